@@ -112,9 +112,9 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Any:
-    """Let a test fail that has written what `check` calls two histories."""
+    """Let a test fail that has written a journal that does not continue."""
     result = yield
-    assert not MISFITS, "'check' would say that two histories meet"
+    assert not MISFITS, "'check' would say that the journal does not continue"
     return result
 
 

@@ -57,7 +57,7 @@ def _record_of(head: Head, transition: Transition) -> dict[str, Any]:
 
 
 def list_misfits(folder: Path) -> Iterator[str]:
-    """Yield each place below *folder* where `check` would say that two histories meet."""
+    """Yield each place below *folder* where `check` finds that the journal does not continue."""
     for path in sorted(folder.rglob("journal*.jsonl")):
         data = path.read_bytes()
         for offset, reason in find_misfits(survey(data), data):

@@ -177,7 +177,7 @@ def _format_journal(report: JournalReport) -> Iterator[str]:
     for gap in report.scan.gaps:
         yield f"  {gap}"
     for offset, reason in report.misfits[:MAX_BAD_LINES]:
-        yield f"  two histories meet at byte {offset}: {reason}"
+        yield f"  the journal does not continue at byte {offset}: {reason}"
     for offset, reason in report.scan.skipped[:MAX_BAD_LINES]:
         yield f"  the line at byte {offset} does not count: {reason}"
     if len(report.scan.skipped) > MAX_BAD_LINES:

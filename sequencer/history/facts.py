@@ -6,13 +6,16 @@ compares events for that. docs/reference/files.md has the format of a fact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert, defstruct
 
+from sequencer.model.outcome import Usage
 from sequencer.model.transitions import CLAIM_LOST, Event, Fact
 
 _NO_FACT = ("head", "also", "writing")
@@ -144,6 +147,35 @@ _BY_NAME: Mapping[str, Meaning] = {str(event): meaning for event, meaning in MEA
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+_Usage: type[Struct] = defstruct(
+    "_Usage",
+    [(name, Annotated[type(zero), Meta(ge=0)], zero) for name, zero in vars(Usage()).items()],
+)
+_Names = Sequence[str] | None
+
+
+class _Details(Struct, rename={"sources": "from"}):
+    """The types of the details that readers compute with or look for; they only show the others."""
+
+    usage: _Usage | None = None  # type: ignore[valid-type]
+    began_at: datetime | None = None
+    again: _Names | bool = None
+    cancelled: _Names = None
+    sources: _Names = None
+    tasks: _Names = None
+    to: str | None = None
+    denials: Sequence[Any] | None = None
+    left: Mapping[str, Any] | None = None
+    output_cut_from: int | None = None
+    quota: Mapping[str, Any] | None = None
+    verdict: Mapping[str, Any] | None = None
+    work: Mapping[str, Any] | None = None
+
+
+_FIELD = re.compile(r"at `\$\.(\w+)")
+"""Where msgspec names the field that has another type."""
+
+
 class RecordedFact(Fact, frozen=True, kw_only=True):
     """A fact from the journal."""
 
@@ -155,26 +187,48 @@ class RecordedFact(Fact, frozen=True, kw_only=True):
     meaning: Meaning
     host: str = ""
     """The machine that claimed the step; only claims have one."""
+    problem: str | None = None
+    """Which of its details has a value of the wrong type, which `details` leaves out."""
 
 
 def read_facts(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
     """Yield *facts*, in the form of ``history --json``, as structs."""
     for fact in facts:
         event, outcome = fact.get("event") or "", fact.get("outcome")
-        details = outcome if isinstance(outcome, dict) else _NOTHING
+        details, problem = _check_details(outcome)
         yield RecordedFact(
             event=_EVENTS.get(event, event),
             step=fact.get("step") or "",
             step_index=fact.get("step_index") or 0,
             token=fact.get("token") or 0,
             attempt=fact.get("attempt") or 0,
-            outcome=outcome,
+            outcome=details or None,
             revision=fact.get("revision") or 0,
             at=str(fact.get("at") or ""),
             details=details,
             meaning=find_meaning(event, details),
             host=fact.get("host") or "",
+            problem=problem,
         )
+
+
+def _check_details(outcome: Any) -> tuple[Mapping[str, Any], str | None]:
+    """Return *outcome* without the values of wrong types, and a problem if there is one.
+
+    The checksum of a record that a person has edited may be right.
+    """
+    details, problem = outcome if isinstance(outcome, dict) else {}, None
+    while True:
+        try:
+            convert(details, _Details)
+        except ValidationError as error:
+            match = _FIELD.search(str(error))
+            if match is None:
+                raise
+            details = {name: value for name, value in details.items() if name != match[1]}
+            problem = problem or f"its {match[1]} has a value of the wrong type"
+        else:
+            return details, problem
 
 
 def find_meaning(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:

@@ -534,8 +534,8 @@ def _check_journals(diagnosis: Diagnosis) -> Iterator[Diagnostic]:
                 hint = "'sequencer repair' can continue after the gap"
                 yield Diagnostic(Level.ERROR, Area.JOURNAL, str(gap), where, hint)
         for offset, reason in report.misfits[:MAX_BAD_LINES]:
-            message = f"two histories meet at byte {offset}: {reason}"
-            hint = "restore the run's folder of only one; 'sequencer history' shows both, mixed"
+            message = f"the journal does not continue at byte {offset}: {reason}"
+            hint = "restore the run's folder as it was before; after a merge, of one branch only"
             yield Diagnostic(Level.ERROR, Area.JOURNAL, message, where, hint)
         for offset, reason in report.scan.skipped[:MAX_BAD_LINES]:
             message = f"the line at byte {offset} does not count: {reason}"

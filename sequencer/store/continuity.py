@@ -1,4 +1,4 @@
-"""Find records that do not continue the record before them: signs that git merged two branches.
+"""Find records that do not continue the record before them: git merged two branches, or an edit.
 
 Each record says what it was built on, so a file that git merged from two branches shows it. Pure.
 
@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from msgspec import Struct, ValidationError, convert
+
 from sequencer.history.facts import RecordedFact, StartKind, list_facts, read_facts
 from sequencer.store.journal import Scan
 
@@ -22,7 +24,7 @@ _ROUNDING = 5e-6
 
 
 def find_misfits(found: Scan, data: bytes) -> tuple[tuple[int, str], ...]:
-    """Return (offset, evidence) for each place in *data* where two histories were merged."""
+    """Return (offset, evidence) for each place in *data* where the journal does not continue."""
     marks = [
         (offset, find_conflict_marker(data[offset : offset + 8])) for offset, _ in found.skipped
     ]
@@ -45,6 +47,9 @@ def find_conflict_marker(line: bytes) -> str | None:
 def find_misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
     """Return why *record* was not built on *head*, the one before it; None: it may have been."""
     facts = [*read_facts(list_facts(dict(record)))]
+    problem = _find_type_problem(record["head"], facts)
+    if problem is not None or _find_type_problem(head, ()) is not None:
+        return problem
     if any(fact.meaning.sets_fields for fact in facts):
         return None
     return (
@@ -55,6 +60,35 @@ def find_misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | Non
         or _find_late_charge_mismatch(head, record["head"], facts)
         or _find_usage_mismatch(head, record, facts)
     )
+
+
+class _Claim(Struct):
+    token: int | None = None
+    step_index: int | None = None
+
+
+class _Used(Struct):
+    cost_usd: float = 0
+    seconds: float = 0
+
+
+class _Head(Struct):
+    """The types of what is compared of two heads; those that are not the newest are unchecked."""
+
+    step_index: int | None = None
+    token: int | None = None
+    claims: Sequence[_Claim] | None = None
+    usage: _Used | None = None
+    gate: Mapping[str, Any] | None = None
+
+
+def _find_type_problem(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> str | None:
+    """Return the problem if *head* or one of *facts* has a value of the wrong type."""
+    try:
+        convert(head, _Head)
+    except ValidationError as error:
+        return f"its head has a value of the wrong type: {str(error).lower()}"
+    return next((fact.problem for fact in facts if fact.problem is not None), None)
 
 
 def _find_run_mismatch(head: Mapping[str, Any], next_head: Mapping[str, Any]) -> str | None:

@@ -86,7 +86,7 @@ class JournalReport(Struct, frozen=True):
     scan: Scan = Scan((), 0, is_torn=False)
     """Its records, bad lines and gaps."""
     misfits: tuple[tuple[int, str], ...] = ()
-    """Offset of each place where two histories were merged, and the evidence."""
+    """Offset of each place where the journal does not continue, and the evidence."""
 
     @property
     def problem(self) -> str | None:

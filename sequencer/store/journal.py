@@ -18,6 +18,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,7 +39,9 @@ _SEAL = b',"checksum":"'
 _CHECKSUM_HEX = 16
 WRITING = "writing"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-_FACT_KEYS = frozenset({"event", "step", "step_index", "token", "attempt", "outcome"})
+_NUMBERS = ("step_index", "token", "attempt")
+_FACT_KEYS = frozenset({"event", "step", *_NUMBERS, "outcome"})
+_TEXT, _NUMBER = str | None, int | None
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
 _MAX_BYTES = 4 * 1024 * 1024
 """Longest line."""
@@ -174,13 +177,27 @@ def _is_record(data: dict[str, Any]) -> bool:
     other_facts = data.get("also", [])
     return (
         type(data.get("revision")) is int
-        and isinstance(data.get("at"), str)
+        and _is_time(data.get("at"))
         and isinstance(data.get("head"), dict)
         and isinstance(other_facts, list)
-        and all(
-            isinstance(fact, dict) and fact.keys() >= _FACT_KEYS and isinstance(fact["event"], str)
-            for fact in (data, *other_facts)
-        )
+        and all(map(_is_fact, (data, *other_facts)))
+    )
+
+
+def _is_time(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and bool(datetime.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def _is_fact(fact: Any) -> bool:
+    return (
+        isinstance(fact, dict)
+        and fact.keys() >= _FACT_KEYS
+        and isinstance(fact["event"], str)
+        and isinstance(fact["step"], _TEXT)
+        and all(isinstance(fact[name], _NUMBER) for name in _NUMBERS)
     )
 
 

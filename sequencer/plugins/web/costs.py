@@ -160,8 +160,8 @@ def list_reviews(row: RunRow, judged: Iterable[RecordedFact]) -> Iterator[Judge]
     for fact in judged:
         verdict = fact.details["verdict"]
         review = reviews.setdefault(fact.step, Judge(row, row.named(fact.step)))
-        review.verdicts.append(bool(verdict["pass"]))
-        if not verdict["pass"]:
+        review.verdicts.append(bool(verdict.get("pass")))
+        if not verdict.get("pass"):
             review.reason = str(verdict.get("reason", ""))
     yield from reviews.values()
 

@@ -269,7 +269,8 @@ class RunStory(Struct):
         if usage is not None:
             self.spent.append(to_spent(fact, usage))
         if quota := details.get("quota"):
-            self.quotas[str(details.get("agent"))] = fact.at, Quota.model_validate(quota)
+            with suppress(ValueError):  # someone may have edited the record
+                self.quotas[str(details.get("agent"))] = fact.at, Quota.model_validate(quota)
         if details.get("verdict"):
             self.judged.append(fact)
 

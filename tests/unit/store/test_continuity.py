@@ -73,9 +73,9 @@ def test_a_merged_journal_is_an_error_with_its_place(
     report = diagnose(state).journals[0]
     assert report.misfits
     wrong = [finding for finding in check_state(state) if finding.level is Level.ERROR]
-    assert any("two histories meet at byte" in finding.message for finding in wrong)
+    assert any("the journal does not continue at byte" in finding.message for finding in wrong)
     assert call(folder, "check").code == 3
-    assert "two histories meet" in call(folder, "repair").out
+    assert "the journal does not continue" in call(folder, "repair").out
 
 
 def test_a_run_in_which_everything_happens_is_one_history(tmp_path: Path) -> None:
@@ -256,4 +256,4 @@ def test_two_merged_histories_of_a_graph_are_detected(
     mine, its = ((p / path).read_bytes().splitlines(keepends=True) for p in (folder, other))
     (folder / path).write_bytes(b"".join(union(mine, its)))
     (folder / path).with_name("state.json").unlink()
-    assert "two histories meet" in call(folder, "--run", "par", "check").out
+    assert "the journal does not continue" in call(folder, "--run", "par", "check").out

@@ -1,4 +1,4 @@
-"""`check` never says that two histories meet in a run that only the program has written.
+"""`check` never says that the journal does not continue in a run that only the program has written.
 
 `tests/conftest.py` asks the same about each change that any test makes.
 """
