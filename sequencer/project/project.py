@@ -24,7 +24,7 @@ from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
 from sequencer.engine.run_commands import ensure_may_decide
 from sequencer.engine.workspace import BranchGuard, Workspace
-from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.errors import ConfigurationError, CorruptState, SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import expand_home
 from sequencer.files.yamlfile import KeyPath
@@ -35,6 +35,7 @@ from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.live_limits import LiveLimits
 from sequencer.project.runs import (
     ensure_covered,
+    find_lost_steps,
     find_run_source,
     get_state_path,
     make_store,
@@ -325,6 +326,16 @@ class Project(Struct, frozen=True, dict=True):
         except SequencerError as error:
             return error
         return None
+
+    def find_lost_steps(self, run: Run, head: Head) -> CorruptState | None:
+        """Return the error if *run*, at *head*, lacks steps that are known to be accepted."""
+        folder = self.logs(run.name, lambda _: None).folder
+        error = find_lost_steps(self.settings, run.store.state_path, head, [folder])
+        if error is None:
+            return None
+        # A worker may have moved the run since *head* was read; the next look checks the new head.
+        newest_head = run.store.view().head
+        return error if newest_head is not None and newest_head.revision == head.revision else None
 
     def find_unmerged_work(self) -> tuple[UnmergedWork, ...]:
         """Return the work of its runs that is merged nowhere.

@@ -249,6 +249,12 @@ def test_a_run_restored_from_an_older_copy_suggests_repair(folder: Path) -> None
     assert "accepted steps may be missing" in said
     assert "repair --apply --accept-journal" in said
     assert "accepted steps may be missing" in call(folder, "status", "--json").json["in_the_way"][0]
+    for view in ("inbox", "status --all"):
+        said = call(folder, *view.split()).out
+        assert "accepted steps may be missing" in said
+        assert "repair" in call(folder, "inbox").out
+    (listed,) = call(folder, "status", "--all", "--json").json
+    assert listed["status"] == "unreadable"
     # Nothing of it has changed what the run needs.
     assert call(folder, "run").code == 3
     assert call(folder, "repair", "--apply", "--accept-journal").code == 0

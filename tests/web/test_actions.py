@@ -61,6 +61,7 @@ def test_a_page_warns_of_a_run_restored_to_an_older_state(client: Client, tmp_pa
     page = words(client.get("/p/shop/-").text)
     assert "accepted steps may be missing" in page
     assert "Next: sequencer repair" in page
+    assert "Accepted steps may be missing" in words(client.get("/").text)
 
 
 def test_feedback_sends_it_back_with_the_text_and_without_secrets(

@@ -54,7 +54,6 @@ from sequencer.model.sequence.order import (
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
-from sequencer.project.runs import find_lost_steps
 from sequencer.project.scheduler import (
     describe_start,
     format_local_time,
@@ -466,7 +465,6 @@ def describe_holder(
 def add_project_facts(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
     """Return *snapshot* of *run*, with what only the *project* knows: trust, obstacles, losses."""
     head, is_bare = snapshot.head, project.rehearses and project.settings.store_kind.is_local
-    logs = project.logs(run.name, lambda _: None)
     obstacle = None if head is None else project.obstacle(run, head, snapshot.workflow)
     if len(project_notices := project.settings.notices) == 1:
         # The command has already shown a single notice when it opened the project.
@@ -480,19 +478,8 @@ def add_project_facts(project: Project, run: Run, snapshot: Snapshot) -> Snapsho
     return replace(
         snapshot,
         is_trusted=is_bare or project.trust.is_current,
-        lost=None if head is None else _find_lost_steps(project, run, head, logs),
+        lost=None if head is None else project.find_lost_steps(run, head),
     )
-
-
-def _find_lost_steps(
-    project: Project, run: Run, head: Head, logs: StepLogs
-) -> SequencerError | None:
-    error = find_lost_steps(project.settings, run.store.state_path, head, [logs.folder])
-    if error is None:
-        return None
-    # A worker may have moved the run since *head* was read; the next look checks the new head.
-    newest_head = run.store.view().head
-    return error if newest_head is not None and newest_head.revision == head.revision else None
 
 
 def take_snapshot(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 StartedRun = tuple[Run, Head | SequencerError]
-"""A run with its head, or with the error that keeps it from being read."""
+"""A run with its head, or with the error that keeps it from continuing from its files."""
 CAUSE_LINES, CAUSE_CHARS = 6, 300
 """How much to show of a failed attempt's last output."""
 LONG_PAUSE = timedelta(hours=1, minutes=5)
@@ -51,17 +51,22 @@ clock differ."""
 
 
 def iter_started_runs(project: Project) -> Iterator[StartedRun]:
-    """Yield each started run of *project* with its head, or with the error if it can't be read."""
+    """Yield each started run of *project* with its head, or with what is wrong with its files.
+
+    They can't be read, or accepted steps are missing in them.
+    """
     for name in (None, *project.run_names()):
         run = project.run(name)
         try:
             head = run.head
+            is_over = head is None or head.status is Status.COMPLETE
+            lost = None if head is None or is_over else project.find_lost_steps(run, head)
         except SequencerError as error:
             # A damaged run must not hide the others.
             yield run, error
         else:
             if head is not None:
-                yield run, head
+                yield run, lost or head
 
 
 def visit_runs(
@@ -328,7 +333,7 @@ def _unread_need(run: Run, error: SequencerError) -> Need:
     return Need(
         ReadinessKind.REFUSED,
         f"unreadable {run.name}",
-        one_line(f"can't be read: {place}{error.message}"),
+        one_line(f"can't continue: {place}{error.message}"),
         advice=one_line(error.hint or "").replace("'sequencer repair", repair),
         is_unreadable=True,
     )
