@@ -12,6 +12,7 @@ not released expires.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -81,7 +82,7 @@ class EndOnSignal:
         os.close(self._read_fd)
 
     def _listen(self) -> None:
-        while data := os.read(self._read_fd, 64):
+        while data := self._read():
             if not any(number in data for number in ENDING):
                 continue
             with self._lock:
@@ -92,6 +93,16 @@ class EndOnSignal:
                 self._show(f"ending: {action if self._is_working() else 'no step is running'}")
             if interrupt is not None:
                 interrupt()
+
+    def _read(self) -> bytes:
+        """Return the numbers of the signals that have come; empty: no more will come."""
+        while True:
+            try:
+                return os.read(self._read_fd, 64)
+            except OSError as error:
+                # Without this thread, no signal would end the work.
+                if error.errno == errno.EBADF:
+                    return b""
 
 
 class LastResort:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer import extensions
@@ -54,8 +56,68 @@ def make_changes(store: Store, workflow: Workflow) -> Changes:
     kind_class = extensions.require(
         extensions.KINDS, workflow.kind, "workflow kind", known=KINDS, where=location
     )
-    kind = partial(extensions.create, extensions.KINDS, workflow.kind, SequenceKind, kind_class)
-    return _sequence_changes(store, workflow, kind)
+    return _sequence_changes(store, workflow, partial(_make_checked_kind, kind_class))
+
+
+_CHECKED = (
+    *("apply", "build_start_document", "check_readiness", "close", "create_head", "expire"),
+    *("expire_waits", "find_following", "get_workflow", "list_upcoming", "open"),
+    *("refusal", "resolve_positions"),
+)
+"""The methods that a package may override, whose results are checked; `make_judge` is another."""
+
+
+def _make_checked_kind(kind_class: Any, workflow: Workflow) -> SequenceKind:
+    """Return the kind of *workflow* from a package; it raises `PackageFailed` for its mistakes."""
+    kind = extensions.create(extensions.KINDS, workflow.kind, SequenceKind, kind_class, workflow)
+    for name in _CHECKED:
+        own = getattr(SequenceKind, name)
+        if getattr(type(kind), name) is not own:
+            setattr(kind, name, _check_method(kind, name, get_type_hints(own)["return"]))
+    return kind  # type: ignore[no-any-return]
+
+
+def _check_method(kind: SequenceKind, name: str, expected: Any) -> Callable[..., Any]:
+    """Return the method *name* of *kind*, whose result has to be an *expected* type."""
+    method, group, kind_name = getattr(kind, name), extensions.KINDS, kind.workflow.kind
+
+    def call(*args: Any, **options: Any) -> Any:
+        with extensions.package_code(group, kind_name):
+            result = method(*args, **options)
+        problem = describe_mismatch(result, expected)
+        if problem is not None:
+            raise extensions.make_package_error(
+                group, kind_name, f"returned {problem} (from {name})"
+            )
+        return result
+
+    return call
+
+
+def describe_mismatch(value: Any, expected: Any) -> str | None:
+    """Return what *value* is if it is not of the type *expected*; None: it is.
+
+    The fields of a Struct are checked too: msgspec does not check what the constructor gets.
+
+    >>> describe_mismatch(5, str | None), describe_mismatch("x", str | None)
+    ('5, and not str | None', None)
+    """
+    if not _fits(value, expected):
+        return f"{describe(value)}, and not {getattr(expected, '__name__', expected)}"
+    if isinstance(value, Struct):
+        for name, hint in get_type_hints(type(value)).items():
+            if problem := describe_mismatch(getattr(value, name), hint):
+                return f"{type(value).__name__} whose {name} is {problem}"
+    return None
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    origin = get_origin(expected)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(expected))
+    if expected is Any or not isinstance(origin or expected, type):
+        return True
+    return isinstance(value, origin or expected) or (expected is float and isinstance(value, int))
 
 
 def make_readable_kind(store: Store, workflow: Workflow) -> Kind:
@@ -115,10 +177,14 @@ def make_judge(kind: SequenceKind) -> Judge:
 
 
 def _check_result(result: Any) -> AttemptResult:
-    match result:
-        case AttemptResult(ending=Continuation(kind=ContinuationKind.ACCEPT, following=None)):
+    problem = describe_mismatch(result, AttemptResult)
+    if problem is None:
+        ending = result.ending
+        if problem := describe_mismatch(ending, Continuation):
+            problem = f"AttemptResult whose ending is {problem}"
+        elif ending.kind is ContinuationKind.ACCEPT and ending.following is None:
             raise TypeError("judge accepted the step, but did not say where the run goes")
-        case AttemptResult(ending=Continuation()):
-            return result
-    message = f"judge returned {describe(result)}, and not what SequenceKind.judge returns"
-    raise TypeError(message)
+    if problem is not None:
+        message = f"judge returned {problem}"
+        raise TypeError(message)
+    return result  # type: ignore[no-any-return]

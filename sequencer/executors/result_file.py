@@ -7,7 +7,6 @@ success. If the answer decides which way the run goes, the file is ignored: see
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -17,6 +16,7 @@ from sequencer.errors import (
     SequencerError,
     StorageFailed,
     to_machine_busy,
+    to_storage_failed,
 )
 from sequencer.executors.answers import Ignored, replace_surrogates, with_structured
 from sequencer.frozen.base import Frozen
@@ -88,7 +88,7 @@ def read_result(path: Path) -> Result | None:
         if (busy_error := to_machine_busy(error)) is not None:
             raise busy_error from error
         os_error = error if isinstance(error, OSError) else error.__cause__
-        if isinstance(os_error, OSError) and os_error.errno == errno.EIO:
+        if isinstance(os_error, OSError) and to_storage_failed(os_error) is not None:
             message = f"the agent's result file can't be read: {os_error.strerror}"
             hint = "look at the disk, then start again"
             raise StorageFailed(message, where=str(path), hint=hint) from os_error

@@ -223,6 +223,16 @@ class Frozen(Checked):
         _set(copy, "_given", (given_names, extra_values))
         return copy
 
+    def recheck(self) -> Self:
+        """Return a copy whose values are checked, for an object that a package may have replaced.
+
+        Raises:
+            ValidationError: `replace` was given a value that the constructor refuses.
+        """
+        given_names, extra_values = self._given
+        values = {name: self.__dict__[name] for name in given_names}
+        return type(self)(**values, **(extra_values or {}))
+
     def model_dump(
         self,
         *,

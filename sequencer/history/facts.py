@@ -172,6 +172,7 @@ class _Details(Struct, rename={"sources": "from"}):
     work: Mapping[str, Any] | None = None
 
 
+_EARLIEST = "1970-01-01T00:00:00Z"
 _FIELD = re.compile(r"at `\$\.(\w+)")
 """Where msgspec names the field that has another type."""
 
@@ -204,12 +205,21 @@ def read_facts(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
             attempt=fact.get("attempt") or 0,
             outcome=details or None,
             revision=fact.get("revision") or 0,
-            at=str(fact.get("at") or ""),
+            at=_check_time(fact.get("at")),
             details=details,
             meaning=find_meaning(event, details),
             host=fact.get("host") or "",
             problem=problem,
         )
+
+
+def _check_time(at: Any) -> str:
+    """Return the time *at*; for a text that is none, the earliest."""
+    try:
+        datetime.fromisoformat(at)
+    except (TypeError, ValueError):
+        return _EARLIEST
+    return str(at)
 
 
 def _check_details(outcome: Any) -> tuple[Mapping[str, Any], str | None]:

@@ -18,7 +18,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -177,18 +176,11 @@ def _is_record(data: dict[str, Any]) -> bool:
     other_facts = data.get("also", [])
     return (
         type(data.get("revision")) is int
-        and _is_time(data.get("at"))
+        and isinstance(data.get("at"), str)
         and isinstance(data.get("head"), dict)
         and isinstance(other_facts, list)
         and all(map(_is_fact, (data, *other_facts)))
     )
-
-
-def _is_time(text: Any) -> bool:
-    try:
-        return isinstance(text, str) and bool(datetime.fromisoformat(text))
-    except ValueError:
-        return False
 
 
 def _is_fact(fact: Any) -> bool:

@@ -320,6 +320,74 @@ def test_an_invalid_workflow_kind_is_blamed_on_its_package(installed: Installed,
         assert "package 'added'" in installed.run(*words, code=2)
 
 
+WRONG_KIND = """\
+from msgspec.structs import replace
+from sequencer.model.sequence.sequence_kind import SequenceKind
+
+
+class Patient(SequenceKind):
+    def {method}(self, *args, **options):
+        result = super().{method}(*args, **options)
+        return {result}
+
+
+patient = Patient
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "code"),
+    [
+        ("check_readiness", "5", 2),
+        ("check_readiness", "replace(result, place=5)", 2),
+        ("create_head", "{}", 2),
+        ("close", "None", 2),
+        ("find_following", "'x'", 2),
+        ("judge", "replace(result, ending=None)", 1),
+        ("judge", "replace(result, outcome={})", 1),
+        ("judge", "replace(result, ending=replace(result.ending, following=5))", 1),
+    ],
+)
+def test_a_wrong_result_of_a_workflow_kind_is_blamed_on_its_package(
+    installed: Installed, method: str, result: str, code: int
+) -> None:
+    installed.settings(PLAIN, kind="patient")
+    (installed.packages / "patient.py").write_text(WRONG_KIND.format(method=method, result=result))
+    (installed.project / "prompts/close.md").write_text("Close it.\n")
+    said = installed.run("run", "--max-steps", "1", code=code)
+    assert "package 'added'" in said
+    assert method in said
+    assert "this is a bug" not in said
+
+
+COPIED = """\
+from sequencer import Outcome, OutcomeStatus
+
+
+class Echo:
+    kind, supported_fields = "echo", frozenset()
+
+    def problems(self):
+        return []
+
+    def perform(self, request, listener, cancellation):
+        return Outcome(status=OutcomeStatus.OK, output="x").replace(output=5)
+
+
+def echo(name, options, core):
+    return Echo()
+"""
+
+
+def test_a_changed_copy_of_an_outcome_is_checked(installed: Installed) -> None:
+    installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n")
+    (installed.packages / "echo.py").write_text(COPIED)
+    said = installed.run("run", "--max-steps", "1", code=1)
+    assert "package 'added'" in said
+    assert "output: expected text" in said
+    assert "this is a bug" not in said
+
+
 def test_a_package_that_ends_the_program_is_named(installed: Installed) -> None:
     installed.settings("store: {kind: apart}\n")
     (installed.packages / "apart.py").write_text("import sys\nsys.exit(5)\n")

@@ -87,6 +87,7 @@ def project(folder: Path, kind: str) -> None:
         "agents": {"a": {"kind": "command", "argv": argv}},
         "steps": [{"name": "main", "text": "Go on."}],
         "workflow": WORKFLOWS[kind],
+        "workflows": {"flow": "flows/flow.md"},
     }
     (folder / "orchestration.yaml").write_text(json.dumps(document))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -53,6 +54,21 @@ def test_later_signals_are_reported_once_and_do_no_harm() -> None:
     assert calls
     # The program is ending; an impatient signal must not change its exit code.
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_read_that_fails_loses_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, failures, read = threading.Event(), [errno.EIO, errno.ENOMEM], os.read
+
+    def fail_first(fd: int, size: int) -> bytes:
+        if failures and threading.current_thread().name == "signals":
+            raise OSError(failures.pop(), "refused")
+        return read(fd, size)
+
+    monkeypatch.setattr(os, "read", fail_first)
+    with EndOnSignal(lambda _: told.set()):
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(told)
+    assert failures == []
 
 
 def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:

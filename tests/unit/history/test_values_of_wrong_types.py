@@ -69,6 +69,7 @@ def test_no_view_fails_and_check_names_it(
 def test_what_is_right_is_kept() -> None:
     outcome = {"usage": {"seconds": "1"}, "began_at": "2026-11-28T22:00:00Z", "to": 1, "note": "x"}
     (fact,) = read_facts([{"event": "succeeded", "outcome": outcome}])
+    assert fact.at == "1970-01-01T00:00:00Z"
     assert fact.details == {"began_at": "2026-11-28T22:00:00Z", "note": "x"}
     assert fact.outcome == fact.details
     assert fact.problem in (
