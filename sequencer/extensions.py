@@ -480,17 +480,16 @@ def wrong_type_error(kind: Any, result: object, group: str, name: str) -> Except
     """Return the error for *result*, a result of *name* in *group* that is not a *kind*."""
     expected_type = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     reason = f"returned {packages.describe(result)}, which is not a {expected_type}"
+    public_names = sorted(key for key in {*dir(kind), *kind.__annotations__} if key[0] != "_")
+    missing_names = [key for key in public_names if not hasattr(result, key)]
+    if missing_names and getattr(kind, "_is_protocol", False):
+        reason += f": it has no {', '.join(missing_names)}"
     return make_package_error(group, name, reason)
 
 
 def make_package_error(group: str, name: str, reason: str) -> Exception:
     """Return the error that says what is wrong with *name* in *group*, which a package provides."""
     return _package_error(next(_find_entries(group, name), None), reason) or TypeError(reason)
-
-
-def is_of_package(group: str, name: str) -> bool:
-    """Return whether *name* in *group* is not one of this package's own."""
-    return name not in OURS.get(group, {})
 
 
 def names(group: str) -> set[str]:

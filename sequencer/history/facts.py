@@ -193,10 +193,21 @@ class RecordedFact(Fact, frozen=True, kw_only=True):
 
 
 def read_facts(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
-    """Yield *facts*, in the form of ``history --json``, as structs."""
+    """Yield *facts*, in the form of ``history --json``, as structs.
+
+    Values of wrong types are left out: the checksum of a record that a person edited may be right.
+    """
     for fact in facts:
         event, outcome = fact.get("event") or "", fact.get("outcome")
-        details, problem = _check_details(outcome)
+        details, problem, at = outcome if isinstance(outcome, dict) else {}, None, fact.get("at")
+        try:
+            convert(details, _Details)
+        except ValidationError:
+            details, problem = _drop_wrong_values(details)
+        try:
+            datetime.fromisoformat(at or "")
+        except (TypeError, ValueError):
+            at = _EARLIEST
         yield RecordedFact(
             event=_EVENTS.get(event, event),
             step=fact.get("step") or "",
@@ -205,7 +216,7 @@ def read_facts(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
             attempt=fact.get("attempt") or 0,
             outcome=details or None,
             revision=fact.get("revision") or 0,
-            at=_check_time(fact.get("at")),
+            at=str(at),
             details=details,
             meaning=find_meaning(event, details),
             host=fact.get("host") or "",
@@ -213,21 +224,9 @@ def read_facts(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
         )
 
 
-def _check_time(at: Any) -> str:
-    """Return the time *at*; for a text that is none, the earliest."""
-    try:
-        datetime.fromisoformat(at)
-    except (TypeError, ValueError):
-        return _EARLIEST
-    return str(at)
-
-
-def _check_details(outcome: Any) -> tuple[Mapping[str, Any], str | None]:
-    """Return *outcome* without the values of wrong types, and a problem if there is one.
-
-    The checksum of a record that a person has edited may be right.
-    """
-    details, problem = outcome if isinstance(outcome, dict) else {}, None
+def _drop_wrong_values(details: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return *details* without the values of wrong types, and which of them has one."""
+    problem = None
     while True:
         try:
             convert(details, _Details)

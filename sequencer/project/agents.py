@@ -35,6 +35,7 @@ from sequencer.executors.tool_words import writing_objection
 from sequencer.files.keys import find_problems
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import ValidationError
+from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.packages import ensure_fields
@@ -341,7 +342,19 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         )
         with extensions.package_code(extensions.EXECUTORS, kind):
             ensure_fields(executor, kind=str, supported_fields=(frozenset, set))
+        with suppress(AttributeError):  # an object with slots
+            object.__setattr__(executor, "perform", _recheck_outcome(executor.perform))
         return executor
+
+
+def _recheck_outcome(perform: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *perform* of a package with a check of its outcome: `Outcome.replace` has none."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        outcome = perform(*args, **options)
+        return outcome.recheck() if isinstance(outcome, Outcome) else outcome
+
+    return call
 
 
 def agent_problems(executor: Executor) -> list[str]:

@@ -38,9 +38,6 @@ _SEAL = b',"checksum":"'
 _CHECKSUM_HEX = 16
 WRITING = "writing"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-_NUMBERS = ("step_index", "token", "attempt")
-_FACT_KEYS = frozenset({"event", "step", *_NUMBERS, "outcome"})
-_TEXT, _NUMBER = str | None, int | None
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
 _MAX_BYTES = 4 * 1024 * 1024
 """Longest line."""
@@ -174,23 +171,26 @@ def decode(line: bytes) -> dict[str, Any]:
 def _is_record(data: dict[str, Any]) -> bool:
     """Return whether *data* has the keys that all readers of a record rely on."""
     other_facts = data.get("also", [])
-    return (
-        type(data.get("revision")) is int
-        and isinstance(data.get("at"), str)
-        and isinstance(data.get("head"), dict)
-        and isinstance(other_facts, list)
-        and all(map(_is_fact, (data, *other_facts)))
-    )
+    match data:
+        case {"revision": int() as revision, "at": str(), "head": dict()} if type(revision) is int:
+            return isinstance(other_facts, list) and _are_facts((data, *other_facts))
+    return False
 
 
-def _is_fact(fact: Any) -> bool:
-    return (
-        isinstance(fact, dict)
-        and fact.keys() >= _FACT_KEYS
-        and isinstance(fact["event"], str)
-        and isinstance(fact["step"], _TEXT)
-        and all(isinstance(fact[name], _NUMBER) for name in _NUMBERS)
-    )
+def _are_facts(facts: Iterable[Any]) -> bool:
+    for fact in facts:
+        match fact:  # needs no call, unlike isinstance
+            case {
+                "event": str(),
+                "step": str() | None,
+                "step_index": int() | None,
+                "token": int() | None,
+                "attempt": int() | None,
+                "outcome": _,
+            }:
+                continue
+        return False
+    return True
 
 
 def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:

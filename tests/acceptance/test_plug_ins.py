@@ -360,6 +360,24 @@ def test_a_wrong_result_of_a_workflow_kind_is_blamed_on_its_package(
     assert "this is a bug" not in said
 
 
+NAMELESS = """\
+class Shout:
+    kind, max_chars, takes_thoughts = "shout", 100, False
+
+    def post(self, post):
+        pass
+
+
+shout = lambda name, options, place: Shout()
+"""
+
+
+def test_what_a_sink_lacks_is_named(installed: Installed) -> None:
+    installed.settings(f"{PLAIN}activity: {{sinks: {{loud: {{kind: shout}}}}}}\n")
+    (installed.packages / "shout.py").write_text(NAMELESS)
+    assert "it has no close, name" in installed.run("run", "--max-steps", "1", code=2)
+
+
 COPIED = """\
 from sequencer import Outcome, OutcomeStatus
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sequencer import extensions
 from sequencer.engine.allowance import smallest_limit
 from sequencer.engine.attempt import Attempt, PreparedStep
@@ -34,8 +32,6 @@ def perform_by_agent(
     attempt.agent_usage = None
     try:
         outcome = executor.perform(request, listener, attempt.cancellation)
-        if extensions.is_of_package(extensions.EXECUTORS, executor.kind):
-            outcome = _recheck(outcome)
     except BaseException as error:
         attempt.paid.extend([] if attempt.agent_usage is None else [attempt.agent_usage])
         if (
@@ -53,11 +49,6 @@ def perform_by_agent(
     if outcome.session_fault and attempt.session is None:
         outcome = outcome.replace(session_fault=None)
     attempt.outcome = outcome
-
-
-def _recheck(outcome: Any) -> Any:
-    """Return *outcome*, from a package; checked, because `Outcome.replace` checks nothing."""
-    return outcome.recheck() if isinstance(outcome, Outcome) else outcome
 
 
 def _request(attempt: Attempt, prepared_step: PreparedStep, recipient: str) -> StepRequest:
