@@ -480,7 +480,9 @@ def wrong_type_error(kind: Any, result: object, group: str, name: str) -> Except
     """Return the error for *result*, a result of *name* in *group* that is not a *kind*."""
     expected_type = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     reason = f"returned {packages.describe(result)}, which is not a {expected_type}"
-    public_names = sorted(key for key in {*dir(kind), *kind.__annotations__} if key[0] != "_")
+    public_names = sorted(
+        key for key in {*dir(kind), *getattr(kind, "__annotations__", ())} if key[0] != "_"
+    )
     missing_names = [key for key in public_names if not hasattr(result, key)]
     if missing_names and getattr(kind, "_is_protocol", False):
         reason += f": it has no {', '.join(missing_names)}"

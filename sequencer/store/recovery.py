@@ -199,6 +199,9 @@ def ensure_no_older_copy(files: RunFiles, recovered: Recovered) -> None:
             raise missing_steps_error(files.state_path, head, last_record.revision, later_mark)
 
 
+STEPS_MISSING = "accepted steps may be missing"
+
+
 def missing_steps_error(
     state_path: Path, head: Head, revision: int, shown: ProgressMark
 ) -> CorruptState:
@@ -212,7 +215,7 @@ def missing_steps_error(
         )
     return CorruptState(
         f"the journal ends at revision {revision}, step_index {head.step_index}, but "
-        f"{describe_mark(shown, head)}: accepted steps may be missing",
+        f"{describe_mark(shown, head)}: {STEPS_MISSING}",
         where=str(state_path),
         hint=hint,
     )
