@@ -14,6 +14,7 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import cut, file_size, one_line, pluralize
 from sequencer.engine.run import Run
+from sequencer.errors import SequencerError
 from sequencer.history.facts import RecordedFact, read_facts
 from sequencer.history.trace import trace_line
 from sequencer.model.evidence import format_evidence, read_evidence
@@ -55,10 +56,17 @@ def history(invocation: Invocation, limit: int | None) -> None:
         return
     denial_count = 0
     rows: list[tuple[str, ...]] = []
-    current_head = run.view().head
-    # For a graph, the words are those of `plan --simulate`.
-    is_trace = current_head is not None and current_head.begun_at is not None
-    for record in read_facts(newest_facts):
+    records = [*read_facts(newest_facts)]
+    try:
+        head = run.view().head
+    except SequencerError as error:
+        # The journal can be read, whatever is wrong with state.json.
+        invocation.notify(f"warning: {error.in_one_line}")
+        is_trace = any("from" in record.details for record in records)
+    else:
+        # For a graph, the words are those of `plan --simulate`.
+        is_trace = head is not None and head.begun_at is not None
+    for record in records:
         denial_count += len(record.details.get("denials") or ())
         rows.append(_format_trace_row(record) if is_trace else _format_row(record))
     if not rows:
@@ -66,11 +74,11 @@ def history(invocation: Invocation, limit: int | None) -> None:
         return
     max_width = invocation.max_width
     if is_trace:
-        head: tuple[str, ...] = ("REVISION", "AT", "TOKEN", "WHAT", "")
-        table = format_table(head, rows, right={0, 2}, max_width=max_width, goes=(2, 0), whole={3})
+        heads: tuple[str, ...] = ("REVISION", "AT", "TOKEN", "WHAT", "")
+        table = format_table(heads, rows, right={0, 2}, max_width=max_width, goes=(2, 0), whole={3})
     else:
-        head = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
-        table = format_table(head, rows, right={0, 4, 5, 6}, max_width=max_width, goes=(5, 0, 6))
+        heads = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
+        table = format_table(heads, rows, right={0, 4, 5, 6}, max_width=max_width, goes=(5, 0, 6))
     invocation.echo(table)
     if denial_count:
         # An agent that may not edit files does no work, so a person must notice this.

@@ -159,3 +159,16 @@ def test_a_run_with_a_date_at_the_end_of_the_calendar_waits(folder: Path) -> Non
         assert called.returncode == 0, called.stderr
     assert done(folder) == []
     assert head(folder)["not_before"] == date
+
+
+def test_the_history_is_shown_beside_an_edit_of_an_old_state(folder: Path) -> None:
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    old = (folder / "sync" / "state.json").read_text()
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    (folder / "sync" / "state.json").write_text(old)
+    edit(folder, not_before="2999-01-01T00:00:00Z")
+    said = cli(folder, "history")
+    assert said.returncode == 0
+    assert said.stdout.count("succeeded") == 2
+    assert "was edited at revision" in said.stderr
+    assert cli(folder, "status").returncode == 3
