@@ -26,7 +26,7 @@ from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.files.textfile import slug
 from sequencer.history.story import StepTries
-from sequencer.model.head import Head, Status
+from sequencer.model.head import Head
 from sequencer.model.kind import ReadinessKind
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, format_count, format_duration
@@ -232,9 +232,7 @@ def list_need_cards(row: RunRow) -> Iterator[NeedCard]:
 
 def _list_problem_cards(row: RunRow, head: Head, change: Changed | None) -> Iterator[NeedCard]:
     """Yield a card if the run has failed, and one if its workflow was changed."""
-    if head.status is not Status.COMPLETE and (
-        lost := row.project.project.find_lost_steps(row.run, head)
-    ):
+    if (lost := row.facts.get("lost")) is not None:
         command = f"sequencer {Open(row.run).option}repair"
         title = "Accepted steps may be missing"
         yield NeedCard("broken", row, row.since, title, lost.message, None, command)

@@ -508,17 +508,17 @@ class ShownProject:
 
     def _read_row(self, run: Run, address: str, old_row: RunRow | None) -> RunRow:
         """Return *run* as it is now; its start is read only once, as it is far back."""
-        facts: dict[str, Any] = {}
+        facts = dict[str, Any]()
         try:
-            head = run.head
-            if head is not None:
+            if (head := run.head) is not None:
                 start_facts = None
                 if old_row is not None and old_row.head and old_row.head.run_id == head.run_id:
                     start_facts = old_row.facts["began_at"], old_row.facts["title"]
                 elif self.is_remote and run.definition is None:
                     # Finding its first fact would mean reading the whole history.
                     start_facts = None, None
-                facts = run_facts(self.project, run, head, start_facts)
+                lost = None if head.exit else self.project.find_lost_steps(run, head)
+                facts = {**run_facts(self.project, run, head, start_facts), "lost": lost}
         except RemoteUnreachable:
             raise
         except SequencerError as error:
