@@ -244,6 +244,10 @@ class CorruptState(StateRefused):
     """Neither the head nor the journal gives a clear state."""
 
 
+class StepsMissing(CorruptState):
+    """The files can be read, but are older than what is known of the run."""
+
+
 class DefinitionChanged(StateRefused):
     """The run was started under another definition or other parameters."""
 

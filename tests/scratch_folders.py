@@ -49,3 +49,10 @@ def _lives(pid: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def remove_at_once(folder: Path) -> None:
+    """Remove *folder* from its place in one moment, whatever still writes below it."""
+    gone = folder.with_name(f"{folder.name}-gone")
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from functools import partial
 from types import UnionType
@@ -16,7 +17,6 @@ from sequencer.errors import ConfigurationError
 from sequencer.model.head import Head
 from sequencer.model.kind import AttemptResult, Kind
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.sequence.order import Description
 from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind, SequenceKind
 from sequencer.model.workflow import Workflow
 from sequencer.packages import describe
@@ -64,7 +64,7 @@ _CHECKED = (
     *("expire_waits", "find_following", "get_workflow", "list_upcoming", "open"),
     *("refusal", "resolve_positions"),
 )
-"""The methods that a package may override, whose results are checked; `make_judge` is another."""
+"""The methods whose results are checked if a package overrides them, as `make_judge` does."""
 
 
 def _make_checked_kind(kind_class: Any, workflow: Workflow) -> SequenceKind:
@@ -78,7 +78,7 @@ def _make_checked_kind(kind_class: Any, workflow: Workflow) -> SequenceKind:
 
 
 def _check_method(kind: SequenceKind, name: str, expected: Any) -> Callable[..., Any]:
-    """Return the method *name* of *kind*, whose result has to be an *expected* type."""
+    """Wrap the method *name* of *kind* so that its result must be of the type *expected*."""
     method, group, kind_name = getattr(kind, name), extensions.KINDS, kind.workflow.kind
 
     def call(*args: Any, **options: Any) -> Any:
@@ -86,29 +86,35 @@ def _check_method(kind: SequenceKind, name: str, expected: Any) -> Callable[...,
             result = method(*args, **options)
         problem = describe_mismatch(result, expected)
         if problem is not None:
-            raise extensions.make_package_error(
-                group, kind_name, f"returned {problem} (from {name})"
-            )
+            reason = f"returned the wrong type from {name}: {problem}"
+            raise extensions.make_package_error(group, kind_name, reason)
         return result
 
     return call
 
 
-def describe_mismatch(value: Any, expected: Any) -> str | None:
-    """Return what *value* is if it is not of the type *expected*; None: it is.
+def describe_mismatch(value: Any, expected: Any, name: str = "") -> str | None:
+    """Return what is wrong if *value*, called *name*, is not of the type *expected*; None: it is.
 
-    The fields of a Struct are checked too: msgspec does not check what the constructor gets.
+    Also checks the items of a list or tuple, and the fields of a Struct, which msgspec does not.
 
     >>> describe_mismatch(5, str | None), describe_mismatch("x", str | None)
-    ('5, and not str | None', None)
+    ('5 instead of str | None', None)
     """
     if not _fits(value, expected):
-        return f"{describe(value)}, and not {getattr(expected, '__name__', expected)}"
+        what = getattr(expected, "__name__", expected)
+        return f"{name and f'{name} is '}{describe(value)} instead of {what}"
     if isinstance(value, Struct):
-        for name, hint in get_type_hints(type(value)).items():
-            if problem := describe_mismatch(getattr(value, name), hint):
-                return f"{type(value).__name__} whose {name} is {problem}"
-    return None
+        hints = get_type_hints(type(value)).items()
+        parts = [(f"{name and f'{name}.'}{key}", getattr(value, key), hint) for key, hint in hints]
+    else:
+        match get_origin(expected), get_args(expected):
+            case (builtins.list, (hint,)) | (builtins.tuple, (hint, builtins.Ellipsis)):
+                parts = [(name or "an item", item, hint) for item in value]
+            case _:
+                parts = []
+    problems = (describe_mismatch(part, hint, key) for key, part, hint in parts)
+    return next((problem for problem in problems if problem is not None), None)
 
 
 def _fits(value: Any, expected: Any) -> bool:
@@ -129,22 +135,6 @@ def make_readable_kind(store: Store, workflow: Workflow) -> Kind:
         return make_changes(store, workflow).kind
     except ConfigurationError:
         return SequenceKind(workflow)
-
-
-def list_upcoming(
-    kind: Kind, head: Head | None, count: int, step_index: int | None = None
-) -> list[Description]:
-    """Return `Kind.list_upcoming` of *kind*, which may come from a package.
-
-    Raises:
-        PackageFailed: the package's kind returned something that is not a step.
-    """
-    steps = kind.list_upcoming(head, count, step_index)
-    for step in steps:
-        if not isinstance(step, Description):
-            name = kind.workflow.kind
-            raise extensions.wrong_type_error(Description, step, extensions.KINDS, name)
-    return steps
 
 
 Judge = Callable[[Head, AttemptResult, int], AttemptResult]
@@ -177,14 +167,12 @@ def make_judge(kind: SequenceKind) -> Judge:
 
 
 def _check_result(result: Any) -> AttemptResult:
-    problem = describe_mismatch(result, AttemptResult)
-    if problem is None:
-        ending = result.ending
-        if problem := describe_mismatch(ending, Continuation):
-            problem = f"AttemptResult whose ending is {problem}"
-        elif ending.kind is ContinuationKind.ACCEPT and ending.following is None:
-            raise TypeError("judge accepted the step, but did not say where the run goes")
+    problem = describe_mismatch(result, AttemptResult) or describe_mismatch(
+        result.ending, Continuation, "ending"
+    )
     if problem is not None:
-        message = f"judge returned {problem}"
+        message = f"judge returned the wrong type: {problem}"
         raise TypeError(message)
+    if result.ending.kind is ContinuationKind.ACCEPT and result.ending.following is None:
+        raise TypeError("judge accepted the step, but did not say where the run goes")
     return result  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.flow_source import find_flow_source
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode, Summary
-from sequencer.engine.kinds import list_upcoming, make_readable_kind
+from sequencer.engine.kinds import make_readable_kind
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.run_commands import RunCommands
@@ -184,13 +184,15 @@ class Run:
 
         If the definition has changed, these are the steps after an `adopt`.
 
-        Raises: see `engine.kinds.list_upcoming`.
+        Raises:
+            PackageFailed: the kind comes from a package, and returned something else.
         """
         head = self.head
         if step_index is None and head is not None and head.status is Status.COMPLETE:
             return []
-        kind = self._build_commands(self._resolve_at(head)).kind
-        return list_upcoming(kind, head, count, step_index)
+        return self._build_commands(self._resolve_at(head)).kind.list_upcoming(
+            head, count, step_index
+        )
 
     def readiness(self) -> Readiness | None:
         """Return what may happen next; None before the run starts."""

@@ -223,8 +223,8 @@ class Frozen(Checked):
         _set(copy, "_given", (given_names, extra_values))
         return copy
 
-    def recheck(self) -> Self:
-        """Return a copy whose values are checked, for an object that a package may have replaced.
+    def revalidate(self) -> Self:
+        """Return a validated copy; `replace` does not validate what a package gives it.
 
         Raises:
             ValidationError: `replace` was given a value that the constructor refuses.

@@ -155,7 +155,7 @@ _Names = Sequence[str] | None
 
 
 class _Details(Struct, rename={"sources": "from"}):
-    """The types of the details that readers compute with or look for; they only show the others."""
+    """The details that readers depend on, with their types; all others are only displayed."""
 
     usage: _Usage | None = None  # type: ignore[valid-type]
     began_at: datetime | None = None
@@ -189,7 +189,7 @@ class RecordedFact(Fact, frozen=True, kw_only=True):
     host: str = ""
     """The machine that claimed the step; only claims have one."""
     problem: str | None = None
-    """Which of its details has a value of the wrong type, which `details` leaves out."""
+    """What is wrong with the values that `details` leaves out; None: they are all there."""
 
 
 def read_facts(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:

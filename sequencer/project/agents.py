@@ -343,16 +343,16 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         with extensions.package_code(extensions.EXECUTORS, kind):
             ensure_fields(executor, kind=str, supported_fields=(frozenset, set))
         with suppress(AttributeError):  # an object with slots
-            object.__setattr__(executor, "perform", _recheck_outcome(executor.perform))
+            object.__setattr__(executor, "perform", _validate_outcome(executor.perform))
         return executor
 
 
-def _recheck_outcome(perform: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *perform* of a package with a check of its outcome: `Outcome.replace` has none."""
+def _validate_outcome(perform: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap *perform* of a package so that its outcome is validated; `Outcome.replace` does not."""
 
     def call(*args: Any, **options: Any) -> Any:
         outcome = perform(*args, **options)
-        return outcome.recheck() if isinstance(outcome, Outcome) else outcome
+        return outcome.revalidate() if isinstance(outcome, Outcome) else outcome
 
     return call
 

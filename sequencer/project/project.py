@@ -24,7 +24,7 @@ from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
 from sequencer.engine.run_commands import ensure_may_decide
 from sequencer.engine.workspace import BranchGuard, Workspace
-from sequencer.errors import ConfigurationError, CorruptState, SequencerError
+from sequencer.errors import ConfigurationError, SequencerError, StepsMissing
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import expand_home
 from sequencer.files.yamlfile import KeyPath
@@ -327,7 +327,7 @@ class Project(Struct, frozen=True, dict=True):
             return error
         return None
 
-    def find_lost_steps(self, run: Run, head: Head) -> CorruptState | None:
+    def find_lost_steps(self, run: Run, head: Head) -> StepsMissing | None:
         """Return the error if *run*, at *head*, lacks steps that are known to be accepted."""
         folder = self.logs(run.name, lambda _: None).folder
         error = find_lost_steps(self.settings, run.store.state_path, head, [folder])

@@ -16,6 +16,7 @@ from sequencer.errors import (
     ConfigurationError,
     CorruptState,
     StateRefused,
+    StepsMissing,
     UnsafePath,
     UsageRefused,
     format_command,
@@ -345,7 +346,7 @@ def progress_evidence_for(settings: Settings, state_path: Path) -> ProgressEvide
 
 def find_lost_steps(
     settings: Settings, state_path: Path, head: Head, folders_of_logs: Iterable[Path]
-) -> CorruptState | None:
+) -> StepsMissing | None:
     """Return the error if *head* is older than the evidence of progress; None: it is not.
 
     For commands that only read. If this user has a record of the run, only that record and the

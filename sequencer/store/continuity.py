@@ -73,7 +73,7 @@ class _Used(Struct):
 
 
 class _Head(Struct):
-    """The types of what is compared of two heads; those that are not the newest are unchecked."""
+    """The compared fields of a head, with their types; nothing else validates old heads."""
 
     step_index: int | None = None
     token: int | None = None

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.errors import CorruptState, EditRefused, NewerSchema
+from sequencer.errors import CorruptState, EditRefused, NewerSchema, StepsMissing
 from sequencer.history.facts import find_meaning
 from sequencer.model.answers import redact_json
 from sequencer.model.edits import MAX_NAMED, STOPS, compute_edit
@@ -199,12 +199,9 @@ def ensure_no_older_copy(files: RunFiles, recovered: Recovered) -> None:
             raise missing_steps_error(files.state_path, head, last_record.revision, later_mark)
 
 
-STEPS_MISSING = "accepted steps may be missing"
-
-
 def missing_steps_error(
     state_path: Path, head: Head, revision: int, shown: ProgressMark
-) -> CorruptState:
+) -> StepsMissing:
     """Return the error for a run at *revision* whose evidence *shown* goes beyond *head*."""
     hint = _REPAIR
     if shown.is_outside:
@@ -213,9 +210,9 @@ def missing_steps_error(
             f"backup): put the newer ones back (for example with 'git stash pop'); or {_ACCEPT} "
             "continues from here, and the later steps run again"
         )
-    return CorruptState(
+    return StepsMissing(
         f"the journal ends at revision {revision}, step_index {head.step_index}, but "
-        f"{describe_mark(shown, head)}: {STEPS_MISSING}",
+        f"{describe_mark(shown, head)}: accepted steps may be missing",
         where=str(state_path),
         hint=hint,
     )

@@ -261,7 +261,7 @@ def main() -> int:
     os.environ["SEQUENCER_TRUST"] = "all"
     with scratch_folder(given.within) as folder:
         if given.one:
-            # Commands note in it which runs they know, and would find those of other campaigns.
+            # Commands record known runs there; campaigns must not see each other's.
             os.environ[STATE_VARIABLE] = str(folder / "user-state")
             one = campaign(given.one)
             # Most campaigns fork: what is never collected is never copied into a fork either.

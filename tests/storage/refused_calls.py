@@ -132,8 +132,9 @@ def wrong_behind(folder: Path) -> str:
     """Return what does not hold once nothing is refused any more."""
     for _ in range(2):
         if (folder / "sync" / "state.json").exists():
-            # What a machine lacked is tried again in some seconds only.
+            # What a machine lacked is tried again in some seconds only; each node has its own time.
             _apart(partial(called, folder, "set", "not_before=null"))
+            _apart(partial(called, folder, "retry"))
         code, told = _apart(partial(called, folder, "tick"))
         if code:
             return f"the next one ended with {code}: {told}"

@@ -30,7 +30,7 @@ from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import StateLook, get_state_look
 from sequencer.cli.views.tails import last_failure, read_last_outputs
 from sequencer.cli.views.text import age_s, one_line, pluralize
-from sequencer.engine.kinds import list_upcoming, make_readable_kind
+from sequencer.engine.kinds import make_readable_kind
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
@@ -535,7 +535,7 @@ def take_snapshot(
 
 
 def _find_first_step(run: Run, workflow: Workflow) -> Description | None:
-    return next(iter(list_upcoming(make_readable_kind(run.store, workflow), None, 1)), None)
+    return next(iter(make_readable_kind(run.store, workflow).list_upcoming(None, 1)), None)
 
 
 def _mark_interrupted(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> FlowView:

@@ -23,6 +23,7 @@ from sequencer.errors import (
     DefinitionChanged,
     NotTrusted,
     SequencerError,
+    StepsMissing,
     quote_words,
     run_option,
 )
@@ -36,7 +37,6 @@ from sequencer.project.project import Project
 from sequencer.project.scheduler import load_scheduler
 from sequencer.store.identity import is_inside_agent
 from sequencer.store.journal import JournalFile
-from sequencer.store.recovery import STEPS_MISSING
 
 if TYPE_CHECKING:
     from sequencer.engine.graph_changes import Question
@@ -331,11 +331,11 @@ def _unread_need(run: Run, error: SequencerError) -> Need:
     """Return what a person has to do about a *run* that can't be read."""
     place = f"{error.where}: " if error.where else ""
     repair = f"'sequencer {run_option(run.name)}repair"
-    is_readable = error.message.endswith(STEPS_MISSING)
+    problem = "can't continue" if isinstance(error, StepsMissing) else "can't be read"
     return Need(
         ReadinessKind.REFUSED,
         f"unreadable {run.name}",
-        one_line(f"can't {'continue' if is_readable else 'be read'}: {place}{error.message}"),
+        one_line(f"{problem}: {place}{error.message}"),
         advice=one_line(error.hint or "").replace("'sequencer repair", repair),
         is_unreadable=True,
     )

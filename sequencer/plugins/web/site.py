@@ -517,8 +517,8 @@ class ShownProject:
                 elif self.is_remote and run.definition is None:
                     # Finding its first fact would mean reading the whole history.
                     start_facts = None, None
-                lost = None if head.exit else self.project.find_lost_steps(run, head)
-                facts = {**run_facts(self.project, run, head, start_facts), "lost": lost}
+                facts = run_facts(self.project, run, head, start_facts)
+                facts["lost"] = None if facts["ended"] else self.project.find_lost_steps(run, head)
         except RemoteUnreachable:
             raise
         except SequencerError as error:

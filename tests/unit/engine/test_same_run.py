@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from sequencer.model.sequence.order import find_step_ref
 from sequencer.model.transitions import claim
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
+from tests.scratch_folders import remove_at_once
 from tests.unit.engine.flow.carts import Cart
 from tests.unit.engine.projects import Recorder, events, head_of, open_scripted, reopen
 
@@ -49,7 +49,7 @@ def test_the_log_of_a_concurrent_start_is_not_taken_for_an_earlier_run(
     monkeypatch.setattr(StepLogs, "find_last_log", late)
     assert notices(run) == []
     assert head_of(run).step_index == 2
-    shutil.rmtree(tmp_path / "sync")
+    remove_at_once(tmp_path / "sync")
     assert len(notices(reopen(tmp_path))) == 1
 
 
@@ -60,7 +60,7 @@ def test_a_run_that_lost_its_files_in_a_turn_does_not_restart(tmp_path: Path, ou
     def lose() -> None:
         with run.turn() as turn:
             turn.output = output
-            shutil.rmtree(tmp_path / "sync")
+            remove_at_once(tmp_path / "sync")
 
     with pytest.raises(StaleClaim, match="files are gone") as caught:
         lose()
@@ -77,7 +77,7 @@ def test_the_same_token_in_another_run_is_another_claim(tmp_path: Path) -> None:
     def end_in_the_middle_of(token: int) -> None:
         with run.turn() as turn:
             turn.output = "mine"
-            shutil.rmtree(tmp_path / "sync")
+            remove_at_once(tmp_path / "sync")
             theirs = stack.enter_context(other.turn())
             assert theirs.token == turn.token == token
             theirs.output = "theirs"
@@ -97,7 +97,7 @@ def test_the_heartbeat_notices_another_run(tmp_path: Path) -> None:
 
     def work() -> bool:
         with run.turn() as turn:
-            shutil.rmtree(tmp_path / "sync")
+            remove_at_once(tmp_path / "sync")
             store = FileStore(tmp_path / "sync/state.json")
             cases.begin(store)
             here = cases.place_at(0)
@@ -121,7 +121,7 @@ def test_files_deleted_between_the_check_and_the_lock_are_no_bug(tmp_path: Path)
     worker = SequenceWorker(run.store, run._resolve_at(run.head).performer(Recorder()), run.limits)
     prepared = worker.performer.prepare(find_step_ref(run.workflow, 0))
     try:
-        shutil.rmtree(tmp_path / "sync")
+        remove_at_once(tmp_path / "sync")
         with pytest.raises(StaleClaim, match="files are gone"):
             worker.claim(head, prepared)
         run.commands.begin()
@@ -138,7 +138,7 @@ def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
     assert require_head(run.store, second) is second
     with pytest.raises(StaleClaim, match="another one was started in its place"):
         require_run(run.store, first.run_id, second)
-    shutil.rmtree(tmp_path / "sync")
+    remove_at_once(tmp_path / "sync")
     third = reopen(tmp_path).commands.begin()
     preview = second.replace(revision=0)
     assert follow_run(run.store, preview, third) is third
@@ -148,7 +148,7 @@ def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
 
 def test_logs_of_an_earlier_run_are_reported(tmp_path: Path) -> None:
     assert notices(open_scripted(tmp_path)) == []
-    shutil.rmtree(tmp_path / "sync")
+    remove_at_once(tmp_path / "sync")
     told = notices(reopen(tmp_path))
     assert len(told) == 1
     assert str(tmp_path / "logs/local/steps/iter-00001_supervisor.log") in told[0]

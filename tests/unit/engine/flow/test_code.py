@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -33,6 +32,7 @@ from sequencer.model.head import Claim, Head
 from sequencer.model.outcome import Outcome
 from tests.contract.store_cases import new_head
 from tests.played import PlayedRun, PlayedStore
+from tests.scratch_folders import remove_at_once
 from tests.unit.engine.flow.carts import Cart, carried, work
 from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, slots_of
 from tests.unit.engine.flow.test_batches import at_work, taken
@@ -263,7 +263,7 @@ def test_nothing_is_saved_for_a_step_of_a_deleted_run(tmp_path: Path) -> None:
     with at_work(made, 1, store) as worker:
         ended = taken(worker, 1)
         slots = slots_of(worker)
-        shutil.rmtree(tmp_path / "sync")
+        remove_at_once(tmp_path / "sync")
         with pytest.raises(StaleClaim):
             worker.record(ended, slots)
     assert cart.kept == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from sequencer.model.commands import Pause, Reset, Resume, RetryNow, Stop, TakeO
 from sequencer.model.graph.graph_kind import end_if_overdue, expire_question
 from sequencer.model.head import Status
 from sequencer.model.outcome import Outcome
+from tests.scratch_folders import remove_at_once
 from tests.unit.engine.flow.labs import FREE, Hold, lab, let_go, said, until
 from tests.unit.engine.projects import Recorder
 
@@ -184,7 +184,7 @@ def test_a_deleted_folder_stops_every_agent(tmp_path: Path) -> None:
         working = made.works()
         for hold in holds:
             hold.wait()
-        shutil.rmtree(tmp_path / "sync")
+        remove_at_once(tmp_path / "sync")
         holds[0].go.set()
         error = working.error()
         # Whichever it meets first: a head or a file that is not there.
@@ -200,7 +200,7 @@ def test_a_run_started_in_its_place_gets_nothing_from_the_old_one(tmp_path: Path
     with let_go(old, new):
         first = made.works()
         old.wait()
-        shutil.rmtree(tmp_path / "sync")
+        remove_at_once(tmp_path / "sync")
         second = made.works()
         new.wait()
         assert [claim.token for claim in made.head.claims] == [1]
