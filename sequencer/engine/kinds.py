@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -84,36 +84,35 @@ def _check_method(kind: SequenceKind, name: str, expected: Any) -> Callable[...,
     def call(*args: Any, **options: Any) -> Any:
         with extensions.package_code(group, kind_name):
             result = method(*args, **options)
-        problem = describe_mismatch(result, expected)
+        problem = describe_mismatch(result, expected, f"{name}()")
         if problem is not None:
-            reason = f"returned the wrong type from {name}: {problem}"
-            raise extensions.make_package_error(group, kind_name, reason)
+            raise extensions.make_package_error(group, kind_name, f"returned {problem}")
         return result
 
     return call
 
 
-def describe_mismatch(value: Any, expected: Any, name: str = "") -> str | None:
+def describe_mismatch(value: Any, expected: Any, name: str) -> str | None:
     """Return what is wrong if *value*, called *name*, is not of the type *expected*; None: it is.
 
     Also checks the items of a list or tuple, and the fields of a Struct, which msgspec does not.
 
-    >>> describe_mismatch(5, str | None), describe_mismatch("x", str | None)
-    ('5 instead of str | None', None)
+    >>> expected = str | None
+    >>> describe_mismatch(5, expected, "close()"), describe_mismatch("x", expected, "close()")
+    ('5, which is not a str | None, from close()', None)
     """
     if not _fits(value, expected):
         what = getattr(expected, "__name__", expected)
-        return f"{name and f'{name} is '}{describe(value)} instead of {what}"
+        return f"{describe(value)}, which is not a {what}, from {name}"
+    parts: Iterable[tuple[str, Any, Any]] = []
     if isinstance(value, Struct):
         hints = get_type_hints(type(value)).items()
-        parts = [(f"{name and f'{name}.'}{key}", getattr(value, key), hint) for key, hint in hints]
+        parts = ((f"{name}.{key}", getattr(value, key), hint) for key, hint in hints)
     else:
         match get_origin(expected), get_args(expected):
             case (builtins.list, (hint,)) | (builtins.tuple, (hint, builtins.Ellipsis)):
-                parts = [(name or "an item", item, hint) for item in value]
-            case _:
-                parts = []
-    problems = (describe_mismatch(part, hint, key) for key, part, hint in parts)
+                parts = ((f"{name}[{index}]", item, hint) for index, item in enumerate(value))
+    problems = (describe_mismatch(part, hint, part_name) for part_name, part, hint in parts)
     return next((problem for problem in problems if problem is not None), None)
 
 
@@ -167,12 +166,11 @@ def make_judge(kind: SequenceKind) -> Judge:
 
 
 def _check_result(result: Any) -> AttemptResult:
-    problem = describe_mismatch(result, AttemptResult) or describe_mismatch(
-        result.ending, Continuation, "ending"
+    problem = describe_mismatch(result, AttemptResult, "judge()") or describe_mismatch(
+        result.ending, Continuation, "judge().ending"
     )
     if problem is not None:
-        message = f"judge returned the wrong type: {problem}"
-        raise TypeError(message)
+        raise TypeError(f"it returned {problem}")
     if result.ending.kind is ContinuationKind.ACCEPT and result.ending.following is None:
         raise TypeError("judge accepted the step, but did not say where the run goes")
     return result  # type: ignore[no-any-return]

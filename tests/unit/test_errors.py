@@ -23,6 +23,7 @@ CODES = {
     "StateRefused": 3,
     "StaleClaim": 3,
     "CorruptState": 3,
+    "StepsMissing": 3,
     "DefinitionChanged": 3,
     "NewerSchema": 3,
     "EditRefused": 3,
