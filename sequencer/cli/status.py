@@ -123,7 +123,9 @@ def _iter_snapshots(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     logs = project.logs(run.name, lambda _: None)
     line_functions, missing_lines = _find_line_functions(project)
     while True:
-        snapshot = add_project_facts(project, run, take_snapshot(run, logs))
+        snapshot = take_snapshot(run, logs)
+        lost = None if snapshot.head is None else project.find_lost_steps(run, snapshot.head)
+        snapshot = add_project_facts(project, run, snapshot, lost)
         if (date := load_scheduler(project).next_start(project, run)) is not None:
             snapshot = replace(snapshot, next_start=date)
         if (skipped_date := load_scheduler(project).find_skipped_date(project, run)) is not None:

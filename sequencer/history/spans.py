@@ -107,9 +107,14 @@ class Timeline(Struct, frozen=True):
 
 
 def build_timeline(
-    story: Story, now: float, lost: Mapping[int, float] = MappingProxyType({})
+    story: Story,
+    now: float,
+    lost: Mapping[int, float] = MappingProxyType({}),
+    max_executions: int | None = None,
 ) -> Timeline:
     """Return the timeline of *story*; an attempt that still runs ends at *now*.
+
+    With *max_executions*, it starts later and has only the newest executions.
 
     *lost* maps the tokens of attempts whose processes have died to the seconds until their last
     sign of life. Their spans end there, because the machine may have been off for days.
@@ -120,15 +125,16 @@ def build_timeline(
         if attempt.start is not StartKind.PASSAGE
     }
     executions = []
-    for turn in story.turns:
+    start = 0 if max_executions is None else max(len(story.turns) - max_executions, 0)
+    for turn in story.turns[start:]:
         spans = [_build_span(attempt) for attempt in turn.tries]
         if turn.is_dead_end and spans[-1].is_work:
             spans[-1] = replace(spans[-1], kind=SpanKind.FAILED)
         spans += [open_spans[id(turn)]] if id(turn) in open_spans else []
+        sources = tuple(index - start for index in turn.sources if index >= start)
+        is_accepted = turn.is_accepted
         executions.append(
-            Execution(
-                turn.step, turn.sources, turn.begin, turn.step_index, tuple(spans), turn.is_accepted
-            )
+            Execution(turn.step, sources, turn.begin, turn.step_index, tuple(spans), is_accepted)
         )
     return Timeline(tuple(executions), story.is_over)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from sequencer.history.facts import EndState
 from sequencer.history.story import StepStory, Story, last_line
@@ -109,15 +109,18 @@ def build_view(
     graph = marking.graph
     held_names = {claim.step for claim in head.claims}
     texts, usage = questions or {}, story.totals.sum_by_step()
+    no_story, no_usage = StepStory(), Usage()
     nodes = []
     for node in graph.nodes:
-        step, activity = story.nodes.get(node.id, StepStory()), marking.active.get(node.id)
+        step, activity = story.nodes.get(node.id, no_story), marking.active.get(node.id)
         state = _derive_state(node, activity, marking, step.ending, is_held=node.id in held_names)
-        view = _build_node_view(node, state, step, usage.get(node.id, Usage()))
         question = texts.get(node.id)
         nodes.append(
-            replace(
-                view,
+            _build_node_view(
+                node,
+                state,
+                step,
+                usage.get(node.id, no_usage),
                 runs=marking.done.get(node.id, 0),
                 due=None if activity is None else activity.due,
                 last_line=step.line if question is None else last_line(question),
@@ -146,8 +149,10 @@ def _derive_status(marking: Marking, nodes: Iterable[NodeView]) -> str:
     return "running"
 
 
-def _build_node_view(node: Node, state: NodeState, step: StepStory, usage: Usage) -> NodeView:
-    """Return the view of *node* from its story and its usage."""
+def _build_node_view(
+    node: Node, state: NodeState, step: StepStory, usage: Usage, **other_fields: Any
+) -> NodeView:
+    """Return the view of *node* from its story, its usage and *other_fields*."""
     return NodeView(
         node=node,
         state=state,
@@ -158,6 +163,7 @@ def _build_node_view(node: Node, state: NodeState, step: StepStory, usage: Usage
         estimated_usd=round(usage.estimated_usd, 6),
         tokens=usage.input_tokens + usage.output_tokens,
         since=step.since if state in {NodeState.RUNNING, NodeState.ASKED} else None,
+        **other_fields,
     )
 
 

@@ -125,7 +125,7 @@ class Acts(Struct, frozen=True, dict=True):
         """Return the fingerprint of all facts except the project's caps."""
         return compute_fingerprint(self.lines, (), self.recorded)
 
-    @property
+    @cached_property
     def summary(self) -> list[str]:
         """Return the facts to ask a person about; a long list has one line per workflow."""
         if self.workflows is None or len(list(self.workflows.lines)) <= _MAX_STEP_LINES:

@@ -217,3 +217,7 @@ def test_an_absurd_time_in_the_log_does_not_hide_a_missed_tick(tmp_path: Path) -
     odd = "2026-13-45 02:00:00+0000  no date\n2126-01-01 02:00:00+0000  of another clock\n"
     log.write_text("".join(hours) + odd)
     assert timers.find_tick_pace(settings, None) == pace
+    log.write_text("".join(hours) + "2026-01-06 02:00:00+0000  said\n")
+    pace = timers.find_tick_pace(settings, None)
+    assert pace is not None
+    assert pace.pause_s == 48 * 60 * 60

@@ -273,11 +273,12 @@ def read_situation(run: Run, head: Head) -> RunSituation:
     """Return what *run* and its *head* alone say, without trust, losses, schedules and merges."""
     holders = [(claim, run.store.liveness(claim)) for claim in head.claims]
     live_claims = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
+    live_head = head if live_claims == head.claims else head.replace(claims=live_claims)
     situation = RunSituation(run.name, head, holders=[liveness for _, liveness in holders])
     try:
         workflow = run.workflow_for(head)
         ensure_definition(head, workflow)
-        readiness = run.readiness_at(head.replace(claims=live_claims), workflow)
+        readiness = run.readiness_at(live_head, workflow)
     except (ConfigurationError, DefinitionChanged) as error:
         return replace(situation, problem=error)
     fields: dict[str, Any] = {"has_nodes": bool(workflow.nodes), "readiness": readiness}

@@ -38,6 +38,7 @@ from sequencer.errors import (
     ConfigurationError,
     DefinitionChanged,
     SequencerError,
+    StepsMissing,
 )
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.history.words import format_time
@@ -184,8 +185,9 @@ class Snapshot(Struct, frozen=True):
         """Return the graph's node that is tried again first; None: none, or another may start."""
         nodes = () if self.graph_view is None else self.graph_view.nodes
         retries = [node for node in nodes if node.state is NodeState.RETRYING and node.due]
-        is_moving = any(node.state in (NodeState.READY, NodeState.RUNNING) for node in nodes)
-        return None if is_moving else min(retries, key=lambda node: node.due or "", default=None)
+        if not retries or any(node.state in (NodeState.READY, NodeState.RUNNING) for node in nodes):
+            return None
+        return min(retries, key=lambda node: node.due or "")
 
     @property
     def in_the_way(self) -> list[str]:
@@ -462,8 +464,13 @@ def describe_holder(
     return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
-def add_project_facts(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
-    """Return *snapshot* of *run*, with what only the *project* knows: trust, obstacles, losses."""
+def add_project_facts(
+    project: Project, run: Run, snapshot: Snapshot, lost: StepsMissing | None
+) -> Snapshot:
+    """Return *snapshot* of *run*, with what only the *project* knows: trust, obstacles, losses.
+
+    *lost* is the result of `Project.find_lost_steps`.
+    """
     head, is_bare = snapshot.head, project.rehearses and project.settings.store_kind.is_local
     obstacle = None if head is None else project.obstacle(run, head, snapshot.workflow)
     if len(project_notices := project.settings.notices) == 1:
@@ -478,7 +485,7 @@ def add_project_facts(project: Project, run: Run, snapshot: Snapshot) -> Snapsho
     return replace(
         snapshot,
         is_trusted=is_bare or project.trust.is_current,
-        lost=None if head is None else project.find_lost_steps(run, head),
+        lost=lost,
     )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -25,7 +24,7 @@ from sequencer.history.spans import (
     build_timeline,
     compute_figures,
 )
-from sequencer.history.story import build_story
+from sequencer.history.story import Story, build_story
 from sequencer.model.head import Head
 from sequencer.model.outcome import format_duration
 from sequencer.model.workflow import Workflow
@@ -151,12 +150,13 @@ def build_chart(
     origin = min((span.begin for span in timeline.spans), default=0.0)
     nodes = () if workflow is None else workflow.nodes
     roles = {node.id: node.task.role or "" for node in nodes if node.task is not None}
-    titles = {node.id: node.title for node in nodes if node.task is None}
+    charted_nodes = {node.id: node for node in nodes if node.task is None}
     on_path = frozenset(figures.critical)
     rows: dict[str, Row] = {}
     for number, execution in sorted(numbered_executions, key=lambda pair: pair[1].spans[0].begin):
         row = rows.setdefault(execution.step, Row(execution.step, roles.get(execution.step, "")))
-        row.title = titles.get(execution.step, "")
+        if (node := charted_nodes.get(execution.step)) is not None:
+            row.title = node.title
         row.bars += _bars(execution, origin, is_critical=number in on_path)
         row.work_s += sum(span.seconds for span in execution.spans if span.is_work)
     if workflow is not None and not timeline.is_over:
@@ -409,16 +409,20 @@ def build_gantt(
     run: Run,
     head: Head | None,
     warn: Callable[[str], None],
-    known: Iterable[Mapping[str, Any]] | None = None,
+    story: Story | None = None,
+    max_executions: int | None = None,
 ) -> tuple[Gantt, Timeline]:
     """Return the chart of *run* at *head*, and its timeline; *warn* gets warnings.
 
-    *known* are its facts if the caller has read them already.
+    *story* is that of the run, if the caller has it already. With *max_executions*, the chart has
+    only the newest executions.
     """
     workflow = _load_workflow(run, head, warn)
-    facts = run.history() if known is None else known
     timeline = build_timeline(
-        build_story(facts), time.time(), {} if head is None else _find_lost_attempts(run, head)
+        build_story(run.history()) if story is None else story,
+        time.time(),
+        {} if head is None else _find_lost_attempts(run, head),
+        max_executions,
     )
     figures = compute_figures(timeline, _find_max_parallel(workflow))
     return build_chart(_title(run, head), timeline, figures, workflow), timeline

@@ -18,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from xml.parsers.expat import ExpatError
@@ -49,6 +49,9 @@ _LIST_S = 5
 Which = Callable[[str], str | None]
 _STAMP = re.compile(r"(?m)^(\d{4}(?:-\d\d){2} \d\d(?::\d\d){2}[+-]\d{4})  ")
 TAIL_BYTES = 8 * 1024
+_LOG_OF_ALL = "tick-all.log"
+_MAX_LOGS = 1024
+"""Number of logs whose times are kept in memory."""
 """How many bytes at the end of a log are read to find the pace of its ticks."""
 SHORTEST_PAUSE_S, MIN_PAUSES = 20.0, 2
 """Lines that are closer are from the same tick: no timer is faster."""
@@ -285,12 +288,16 @@ class TickPace(Struct, frozen=True, order=True):
 
 def tick_log(settings: Settings, run: str | None) -> Path:
     """Return the log that the timer's ticks of the run called *run* write."""
-    return settings.logs_dir / (f"tick.{slug(run)}.log" if run else "tick.log")
+    return settings.logs_dir / _tick_log_name(run)
+
+
+def _tick_log_name(run: str | None) -> str:
+    return f"tick.{slug(run)}.log" if run else "tick.log"
 
 
 def log_of_all(settings: Settings) -> Path:
     """Return the log that ticks of all runs write, in addition to the logs of the runs."""
-    return settings.logs_dir / "tick-all.log"
+    return settings.logs_dir / _LOG_OF_ALL
 
 
 def find_tick_pace(settings: Settings, run: str | None) -> TickPace | None:
@@ -298,41 +305,54 @@ def find_tick_pace(settings: Settings, run: str | None) -> TickPace | None:
 
     Ticks of all runs are included, even if the run had nothing to do and got no turn.
     """
-    logs = tick_log(settings, run), log_of_all(settings)
-    paces = [pace for log in logs if (pace := _read_pace(log)) is not None]
-    return max(paces, default=None)
+    logs = _find_tick_logs(settings, run)
+    return max((pace for log in logs if (pace := _read_pace(log)) is not None), default=None)
 
 
 def last_tick(settings: Settings, run: str | None) -> float | None:
     """Return the time of the last tick that may work on *run*; None: unknown."""
-    logs = tick_log(settings, run), log_of_all(settings)
+    logs = _find_tick_logs(settings, run)
     return max((time for log in logs for time in _read_times(log)), default=None)
 
 
-def _read_pace(log: Path) -> TickPace | None:
+def _find_tick_logs(settings: Settings, run: str | None) -> tuple[str, str]:
+    # Texts instead of paths: a page asks this for hundreds of runs.
+    folder = settings.logs_dir
+    return f"{folder}/{_tick_log_name(run)}", f"{folder}/{_LOG_OF_ALL}"
+
+
+def _read_pace(log: str) -> TickPace | None:
     """Return the pace of the ticks that wrote *log*, or None if too few ticks are known."""
     times = _read_times(log)
     pauses = [end - start for start, end in pairwise(times) if end - start > SHORTEST_PAUSE_S]
     return TickPace(times[-1], max(pauses)) if len(pauses) >= MIN_PAUSES else None
 
 
-def _read_times(log: Path) -> list[float]:
+def _read_times(log: str) -> list[float]:
     """Return the newest times in the *log* of ticks.
 
     Every tick writes its log, no matter what has called it. A time more than a day ahead is
     ignored: a wrong clock or an agent wrote it, and it would hide missed ticks.
     """
     try:
-        data = read_regular(log, max(os.lstat(log).st_size - TAIL_BYTES, 0))
-    except (OSError, SequencerError):
+        status = os.lstat(log)
+    except OSError:
         return []
-    stamps = dict.fromkeys(_STAMP.findall(data.decode(errors="replace")))
     latest = time.time() + DAY_S
-    return [
-        timestamp
-        for stamp in stamps
-        if (timestamp := _time(stamp)) is not None and timestamp <= latest
-    ]
+    times = _read_stamps(log, status.st_ino, status.st_size, status.st_ctime_ns)
+    return [timestamp for timestamp in times if timestamp <= latest]
+
+
+@lru_cache(maxsize=_MAX_LOGS)
+def _read_stamps(log: str, inode: int, size: int, changed_ns: int) -> tuple[float, ...]:
+    """Return all times at the end of the *log*; it is read again only after it has changed."""
+    del inode, changed_ns
+    try:
+        data = read_regular(Path(log), max(size - TAIL_BYTES, 0))
+    except (OSError, SequencerError):
+        return ()
+    stamps = dict.fromkeys(_STAMP.findall(data.decode(errors="replace")))
+    return tuple(timestamp for stamp in stamps if (timestamp := _time(stamp)) is not None)
 
 
 def _time(stamp: str) -> float | None:

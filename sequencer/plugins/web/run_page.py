@@ -41,8 +41,8 @@ from sequencer.project.flows import load_current_graph
 from sequencer.workflows.mermaid.chart import Chart
 
 STEPS_A_PAGE = 50
-MAX_EXECUTIONS = 300
-"""How many of a sequence's newest facts its timeline shows; more bars would be unreadable."""
+MAX_EXECUTIONS = 150
+"""How many of a sequence's newest turns its timeline shows; more bars would be unreadable."""
 MAX_NODES, MAX_DRAWN, MAX_NEAR = 60, 120, 60
 """Limits of nodes: rows of a large graph's table, picture of a whole graph, picture of a part."""
 MAX_FOCUS = 12
@@ -67,7 +67,7 @@ def build_run_page(site: Site, query: Query, project: str, run: str) -> Page:
         return Page("unread.html", row.name, context, folders, "runs", is_remote=is_remote)
     logs = row.project.project.logs(row.run.name, lambda _: None)
     snapshot = take_snapshot(row.run, logs, row.project.story(row, is_whole=False).facts)
-    snapshot = add_project_facts(row.project.project, row.run, snapshot)
+    snapshot = add_project_facts(row.project.project, row.run, snapshot, row.facts.get("lost"))
     view, search = snapshot.graph_view, query.get("at", "")
     context |= {
         "head": head,
@@ -317,10 +317,10 @@ def _make_sequence_view(
 
 
 def _gantt(row: RunRow, head: Head) -> Gantt:
-    facts = row.project.story(row, is_whole=False).facts
+    story = row.project.story(row, is_whole=False).story
     if head.begun_at is not None:
-        return build_gantt(row.run, head, lambda _: None, facts)[0]
-    chart = build_gantt(row.run, head, lambda _: None, facts[-MAX_EXECUTIONS:])[0]
+        return build_gantt(row.run, head, lambda _: None, story)[0]
+    chart = build_gantt(row.run, head, lambda _: None, story, MAX_EXECUTIONS)[0]
     # In a sequence, every step is on the critical path, so none is highlighted.
     for row_of_bars in chart.rows:
         row_of_bars.bars = [_remove_highlight(bar) for bar in row_of_bars.bars]

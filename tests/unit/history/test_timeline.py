@@ -194,3 +194,13 @@ def test_any_journal_can_be_read(moves: list[tuple[str, str, float, bool]]) -> N
         assert all(place < number for place in one.sources)
         assert all(span.end >= span.begin for span in one.spans)
         assert one.seconds >= 0
+
+
+def test_a_timeline_of_the_newest_executions_keeps_their_sources() -> None:
+    told = Told()
+    for number, name in enumerate("abcd"):
+        told.claim(name, number, [*"abcd"[number - 1 : number]]).end(name, number, number + 1)
+    story = build_story(told.facts)
+    newest = build_timeline(story, LATER, max_executions=2).executions
+    assert [(one.step, one.sources) for one in newest] == [("c", ()), ("d", (0,))]
+    assert build_timeline(story, LATER, max_executions=4) == build_timeline(story, LATER)
