@@ -298,8 +298,12 @@ def format_utc_ms(due: datetime) -> str:
 
 
 def format_utc_s(at: datetime) -> str:
-    """Return *at*, a UTC time, in the format of dates that no process waits for: whole seconds."""
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Return *at*, a UTC time, in the format of dates that no process waits for: whole seconds.
+
+    >>> format_utc_s(datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC))
+    '2026-01-02T03:04:05Z'
+    """
+    return f"{at.isoformat()[:19]}Z"
 
 
 def is_past(due: str | None, now: datetime) -> bool:
