@@ -414,8 +414,8 @@ def build_gantt(
 ) -> tuple[Gantt, Timeline]:
     """Return the chart of *run* at *head*, and its timeline; *warn* gets warnings.
 
-    *story* is that of the run, if the caller has it already. With *max_executions*, the chart has
-    only the newest executions.
+    *story* is the story of the run, if the caller has it already. With *max_executions*, the
+    chart has only the newest executions.
     """
     workflow = _load_workflow(run, head, warn)
     timeline = build_timeline(
