@@ -109,7 +109,7 @@ def build_view(
     graph = marking.graph
     held_names = {claim.step for claim in head.claims}
     texts, usage = questions or {}, story.totals.sum_by_step()
-    no_story, no_usage = StepStory(), Usage()
+    no_story = StepStory()
     nodes = []
     for node in graph.nodes:
         step, activity = story.nodes.get(node.id, no_story), marking.active.get(node.id)
@@ -120,7 +120,7 @@ def build_view(
                 node,
                 state,
                 step,
-                usage.get(node.id, no_usage),
+                usage.get(node.id),
                 runs=marking.done.get(node.id, 0),
                 due=None if activity is None else activity.due,
                 last_line=step.line if question is None else last_line(question),
@@ -150,21 +150,19 @@ def _derive_status(marking: Marking, nodes: Iterable[NodeView]) -> str:
 
 
 def _build_node_view(
-    node: Node, state: NodeState, step: StepStory, usage: Usage, **other_fields: Any
+    node: Node, state: NodeState, step: StepStory, usage: Usage | None, **other_fields: Any
 ) -> NodeView:
     """Return the view of *node* from its story, its usage and *other_fields*."""
-    return NodeView(
-        node=node,
-        state=state,
-        attempt=step.attempt,
-        seconds=round(usage.seconds, 6),
-        cost_usd=round(usage.cost_usd, 6),
-        unpriced=usage.unpriced,
-        estimated_usd=round(usage.estimated_usd, 6),
-        tokens=usage.input_tokens + usage.output_tokens,
-        since=step.since if state in {NodeState.RUNNING, NodeState.ASKED} else None,
-        **other_fields,
-    )
+    since = step.since if state in (NodeState.RUNNING, NodeState.ASKED) else None
+    if usage is not None:
+        other_fields |= {
+            "seconds": round(usage.seconds, 6),
+            "cost_usd": round(usage.cost_usd, 6),
+            "unpriced": usage.unpriced,
+            "estimated_usd": round(usage.estimated_usd, 6),
+            "tokens": usage.input_tokens + usage.output_tokens,
+        }
+    return NodeView(node, state, step.attempt, since=since, **other_fields)
 
 
 def _derive_state(

@@ -132,7 +132,7 @@ def build_costs_page(site: Site, query: Query) -> Page:
         "caps": [forecast for row in rows for forecast in list_forecasts(row)][:MAX_LISTED],
         "reviews": sorted(reviews, key=lambda review: all(review.newest))[:MAX_LISTED],
     }
-    return Page("costs.html", "Costs", context, **collect_folders(site), tab="costs")
+    return Page("costs.html", "Costs", context, **collect_folders(site, rows), tab="costs")
 
 
 def _sort_totals(totals: Mapping[tuple[str, str], Total]) -> list[tuple[tuple[str, str], Total]]:

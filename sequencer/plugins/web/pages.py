@@ -116,9 +116,11 @@ def build_added_page(site: Site, _: Query, name: str) -> Page:
     return Page("more.html", added.title, context, **collect_folders(site), tab=f"more/{name}")
 
 
-def collect_folders(site: Site) -> dict[str, Any]:
-    """Return the fields `folders`, `lists` and `is_remote` of a `Page` about all runs."""
-    rows = tuple(row.run.store.state_path.parent for row in site.rows())
+def collect_folders(site: Site, rows: Iterable[RunRow] | None = None) -> dict[str, Any]:
+    """Return the fields `folders`, `lists` and `is_remote` of a `Page` about *rows*; None: all."""
+    row_folders = tuple(
+        row.run.store.state_path.parent for row in (site.rows() if rows is None else rows)
+    )
     lists, is_remote = list[Path](), False
     for project in site.projects.values():
         try:
@@ -127,7 +129,7 @@ def collect_folders(site: Site) -> dict[str, Any]:
         except SequencerError:
             continue
         lists += [state, state / "runs"]
-    return {"folders": rows, "lists": tuple(lists), "is_remote": is_remote}
+    return {"folders": row_folders, "lists": tuple(lists), "is_remote": is_remote}
 
 
 # --- needs you ---------------------------------------------------------------------
@@ -334,7 +336,7 @@ def build_runs_page(site: Site, query: Query) -> Page:
         "size": RUNS_A_PAGE,
         "schedules": [*_schedules(site)] if not (state or search) else [],
     }
-    return Page("runs.html", "Runs", context, **collect_folders(site), tab="runs")
+    return Page("runs.html", "Runs", context, **collect_folders(site, rows), tab="runs")
 
 
 class Scheduled(Struct, frozen=True):
