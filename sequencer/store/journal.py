@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sequencer.errors import CorruptState, NewerSchema
-from sequencer.model.whole_numbers import MAX_DIGITS
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, sync_fd, sync_folder, write_durably
-from sequencer.store.strictjson import MAX_DEPTH, parse_object
+from sequencer.store.strictjson import may_be_refused, parse_object
 
 if TYPE_CHECKING:
     from sequencer.model.transitions import Fact
@@ -41,10 +40,6 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
 _MAX_BYTES = 4 * 1024 * 1024
 """Longest line."""
-_LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
-_DIGITS_TO_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
-_BRACKETS_TO_BRACES = bytes.maketrans(b"[]", b"{}")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
 class Record(NamedTuple):
@@ -143,26 +138,8 @@ def ensure_readable(line: bytes) -> None:
         ValueError: they would refuse it, as `decode` says.
     """
     # Decoding takes longer than the rest of a transition: decode only what may be refused.
-    may_be_deep = line.count(b"{") + line.count(b"[") > MAX_DEPTH and _is_deep(line)
-    has_long_number = _LONG_NUMBER in line.translate(_DIGITS_TO_ZEROS)
-    if may_be_deep or has_long_number or len(line) > _MAX_BYTES:
+    if may_be_refused(line, _MAX_BYTES):
         decode(line[:-1])
-
-
-def _is_deep(line: bytes) -> bool:
-    """Return whether the JSON *line* is nested more than `MAX_DEPTH` deep.
-
-    >>> [_is_deep(b'["[", ' * depth + b"{}" + b"]" * depth) for depth in (63, 64)]
-    [False, True]
-    """
-    # Without escaped quotes, every second part is outside of strings.
-    parts = line.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
-    brackets = b"".join(parts).translate(_BRACKETS_TO_BRACES, _NO_BRACKETS)
-    for _ in range(MAX_DEPTH):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"{}", b"")
-    return bool(brackets)
 
 
 def decode(line: bytes) -> dict[str, Any]:

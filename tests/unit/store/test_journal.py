@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sequencer.errors import CorruptState, NewerSchema
 from sequencer.store.journal import JournalFile, checksum, decode, encode, scan
-from sequencer.store.strictjson import MAX_BYTES, MAX_DEPTH, parse_object
+from sequencer.store.strictjson import MAX_BYTES, MAX_DEPTH, is_deep, parse_object
 
 FACT = {"event": "edited", "step": "s", "step_index": 0, "token": 0, "attempt": 0, "outcome": None}
 
@@ -180,3 +180,18 @@ def test_newest_records_after_a_gap_are_not_returned(tmp_path: Path) -> None:
     (tmp_path / "journal-000001.jsonl").write_bytes(line(1) + line(2))
     (tmp_path / "journal.jsonl").write_bytes(line(5) + line(6))
     assert JournalFile(tmp_path, 0, 0).read_newest(10_000) == ()
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.text('[]{}"\\', max_size=4)), min_size=60, max_size=68),
+    st.text('[]{}"\\', max_size=4),
+)
+def test_brackets_in_strings_do_not_count_as_depth(
+    levels: list[tuple[bool, str]], text: str
+) -> None:
+    value: Any = text
+    for is_array, note in levels:
+        value = [note, value, note] if is_array else {note: value}
+    for ensure_ascii in (True, False):
+        data = json.dumps(value, ensure_ascii=ensure_ascii).encode()
+        assert is_deep(data) == (len(levels) > MAX_DEPTH)
