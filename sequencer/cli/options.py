@@ -508,7 +508,7 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
     """
     try:
         # O_NONBLOCK: opening a fifo without a writer would block forever. A fifo with a writer,
-        # such as the shell's <(…), is then read to its end.
+        # such as the shell's <(…), is then read completely.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(fd, True)
         with os.fdopen(fd, "rb") as file:

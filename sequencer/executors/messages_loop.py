@@ -199,7 +199,7 @@ class Conversation:
         """The step's own limit of silence, which replaces the agent's; it is not retried."""
 
     async def run(self, key: str, base_url: str | None) -> Outcome:
-        """Hold the conversation to its end, the deadline or a cancellation; return the outcome."""
+        """Hold the conversation until it ends, times out or is canceled; return the outcome."""
         import anthropic  # noqa: PLC0415 - costs a second
 
         silence_s = self._idle_s or self._options.stall_timeout_s

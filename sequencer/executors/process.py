@@ -102,7 +102,7 @@ class ProcessCore:
     def run(
         self, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
     ) -> ProcessEnd:
-        """Run one agent to its end and leave none of its processes running.
+        """Run one agent until it exits, and leave none of its processes running.
 
         An exception of *consumer* (a full disk) ends the agent's tree before it is raised here.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.history.facts import EndState
 from sequencer.history.story import StepStory, Story, last_line
@@ -115,17 +115,16 @@ def build_view(
         step, activity = story.nodes.get(node.id, no_story), marking.active.get(node.id)
         state = _derive_state(node, activity, marking, step.ending, is_held=node.id in held_names)
         question = texts.get(node.id)
-        nodes.append(
-            _build_node_view(
-                node,
-                state,
-                step,
-                usage.get(node.id),
-                runs=marking.done.get(node.id, 0),
-                due=None if activity is None else activity.due,
-                last_line=step.line if question is None else last_line(question),
-            )
+        view = NodeView(
+            node,
+            state,
+            step.attempt,
+            marking.done.get(node.id, 0),
+            since=step.since if state in (NodeState.RUNNING, NodeState.ASKED) else None,
+            due=None if activity is None else activity.due,
+            last_line=step.line if question is None else last_line(question),
         )
+        nodes.append(_add_usage(view, usage[node.id]) if node.id in usage else view)
     return FlowView(
         title,
         graph,
@@ -149,20 +148,15 @@ def _derive_status(marking: Marking, nodes: Iterable[NodeView]) -> str:
     return "running"
 
 
-def _build_node_view(
-    node: Node, state: NodeState, step: StepStory, usage: Usage | None, **other_fields: Any
-) -> NodeView:
-    """Return the view of *node* from its story, its usage and *other_fields*."""
-    since = step.since if state in (NodeState.RUNNING, NodeState.ASKED) else None
-    if usage is not None:
-        other_fields |= {
-            "seconds": round(usage.seconds, 6),
-            "cost_usd": round(usage.cost_usd, 6),
-            "unpriced": usage.unpriced,
-            "estimated_usd": round(usage.estimated_usd, 6),
-            "tokens": usage.input_tokens + usage.output_tokens,
-        }
-    return NodeView(node, state, step.attempt, since=since, **other_fields)
+def _add_usage(view: NodeView, usage: Usage) -> NodeView:
+    return replace(
+        view,
+        seconds=round(usage.seconds, 6),
+        cost_usd=round(usage.cost_usd, 6),
+        unpriced=usage.unpriced,
+        estimated_usd=round(usage.estimated_usd, 6),
+        tokens=usage.input_tokens + usage.output_tokens,
+    )
 
 
 def _derive_state(

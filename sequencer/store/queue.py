@@ -159,7 +159,7 @@ def _conflicting_lock(fd: int, kind: int, start: int, length: int) -> tuple[int,
     """Return start and length of a lock that conflicts with one of this *kind*.
 
     Raises:
-        OSError: another program has locked the file to its end, so there is no higher ticket.
+        OSError: another program has locked the rest of the file, so there is no higher ticket.
     """
     answer = _call_fcntl(fd, fcntl.F_OFD_GETLK, kind, start, length)
     held_kind, _, held_start, held_length, _ = struct.unpack(_FLOCK, answer)

@@ -70,7 +70,7 @@ def parse_object(data: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     if len(data) > max_bytes:
         message = f"{len(data)} bytes, more than {max_bytes}"
         raise ValueError(message)
-    value = parse_json(data.decode("utf-8"))
+    value = _parse(data.decode("utf-8"), data)
     if not isinstance(value, dict):
         message = f"a JSON {type(value).__name__} instead of an object"
         raise ValueError(message)  # noqa: TRY004 (callers handle one kind of refusal)
@@ -83,6 +83,11 @@ def parse_json(text: str) -> Any:
     Raises:
         ValueError: it is nested too deeply, or not strict JSON.
     """
+    return _parse(text, text.encode("utf-8", "surrogatepass"))
+
+
+def _parse(text: str, data: bytes) -> Any:
+    """Return the value of the JSON *text*, which is encoded as *data*."""
     try:
         value = _DECODER.decode(text)
     except RecursionError:
@@ -91,35 +96,35 @@ def parse_json(text: str) -> Any:
     if "\\u" in text:
         # JSON can escape half of a surrogate pair, which can't be encoded again; raises here.
         json.dumps(value, ensure_ascii=False).encode()
-    if is_deep(text.encode("utf-8", "surrogatepass")):
+    if is_deep(data):
         message = f"nested more than {MAX_DEPTH} deep"
         raise ValueError(message)
     return value
 
 
 def may_be_refused(data: bytes, max_bytes: int) -> bool:
-    """Return whether `parse_object` may refuse *data*, JSON without NaN and duplicate keys.
+    """Return whether `parse_object` may refuse the JSON in *data*: large, deep, or a long number.
 
-    This is much faster than parsing, and mistaken only about strings with long numbers.
+    This is much faster than parsing. It also returns True if the long number is inside a string.
     """
     has_long_number = _LONG_NUMBER in data.translate(_DIGITS_TO_ZEROS)
     return has_long_number or len(data) > max_bytes or is_deep(data)
 
 
 def is_deep(data: bytes) -> bool:
-    """Return whether *data*, which must be JSON, is nested more than `MAX_DEPTH` deep.
+    """Return whether the JSON in *data* is nested more than `MAX_DEPTH` levels deep.
 
     >>> [is_deep(b'["[", ' * depth + b"{}" + b"]" * depth) for depth in (63, 64)]
     [False, True]
     """
-    # With fewer brackets than the limit, it can't be too deep.
+    # Most data has too few brackets to be nested that deep.
     if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return False
-    # Without escaped quotes, every second part is outside of strings.
+    # Once escaped quotes are gone, every second part is outside of a string.
     parts = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
     brackets = b"".join(parts).translate(_BRACKETS_TO_BRACES, _NO_BRACKETS)
     for _ in range(MAX_DEPTH):
         if not brackets:
             return False
-        brackets = brackets.replace(b"{}", b"")
+        brackets = brackets.replace(b"{}", b"")  # removes the innermost level
     return bool(brackets)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from sequencer import Head, Run, commands, open_project
 from sequencer.cli.program import run
 from sequencer.plugins.web.pages import list_need_cards, took
-from sequencer.plugins.web.site import RunStory
+from sequencer.plugins.web.records import RunStory
 from sequencer.project.dependencies import extra_hint
 from tests.acceptance.cli_process import cli
 from tests.loopback import free_ports
@@ -543,8 +543,8 @@ def test_the_missing_extra_is_named(
 def test_only_the_end_of_a_long_history_is_read_until_more_is_needed(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sequencer.plugins.web.site.LONG", 50)
-    monkeypatch.setattr("sequencer.plugins.web.site.ENOUGH", 20)
+    monkeypatch.setattr("sequencer.plugins.web.records.LONG", 50)
+    monkeypatch.setattr("sequencer.plugins.web.records.ENOUGH", 20)
     work(tmp_path / "shop", None, "loop", 60)
     page = client.get("/p/shop/-").text
     assert "69 started, newest first" in words(page)

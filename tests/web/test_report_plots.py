@@ -12,8 +12,8 @@ from sequencer.errors import TransitionRefused
 from sequencer.plugins.drawing.pictures import render_png
 from sequencer.plugins.web import report
 from sequencer.plugins.web.costs import Judge
-from sequencer.plugins.web.records import Spent
-from sequencer.plugins.web.site import RunRow, RunStory, ShownProject
+from sequencer.plugins.web.records import RunStory, Spent
+from sequencer.plugins.web.site import RunRow, ShownProject
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</text><script>alert(1)</script> & "x"'

@@ -103,7 +103,7 @@ class GitProcess(Struct):
         return Done(code, stdout, message)
 
     def _read_output(self, stdin: bytes) -> tuple[bytes, bytes]:
-        """Return stdout and stderr up to the end of the process.
+        """Return what the process wrote to stdout and stderr until it exited.
 
         Does not wait until the pipes are closed: the process that ssh keeps for the next
         connection may hold them open for minutes.

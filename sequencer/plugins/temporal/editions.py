@@ -1,6 +1,6 @@
 """Moves runs from other releases of the program to this one.
 
-The same code must decide an execution from its start to its end. So each edition (`EDITION`) has
+The same code must decide an execution from start to finish. So each edition (`EDITION`) has
 its own queue, and a run moves to the newest one that has workers: its workflow gets a request,
 and continues there as a new execution. If no worker of the old edition answers, this process
 ends the execution and starts the next one from the run's memo and history.

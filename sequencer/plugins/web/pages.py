@@ -234,10 +234,10 @@ def list_need_cards(row: RunRow) -> Iterator[NeedCard]:
 
 def _list_problem_cards(row: RunRow, head: Head, change: Changed | None) -> Iterator[NeedCard]:
     """Yield a card if the run has failed, and one if its workflow was changed."""
-    if (lost := row.facts.get("lost")) is not None:
+    if row.lost is not None:
         command = f"sequencer {Open(row.run).option}repair"
         title = "Accepted steps may be missing"
-        yield NeedCard("broken", row, row.since, title, lost.message, None, command)
+        yield NeedCard("broken", row, row.since, title, row.lost.message, None, command)
     if head.status == "failed":
         title = f"{row.named(head.expected_step) if head.expected_step else 'The run'} failed"
         command, act = f"sequencer {Open(row.run).option}retry", "retry"

@@ -42,7 +42,7 @@ from sequencer.workflows.mermaid.chart import Chart
 
 STEPS_A_PAGE = 50
 MAX_EXECUTIONS = 150
-"""How many of a sequence's newest turns its timeline shows; more bars would be unreadable."""
+"""How many of a sequence's newest executions its timeline shows; more bars would be unreadable."""
 MAX_NODES, MAX_DRAWN, MAX_NEAR = 60, 120, 60
 """Limits of nodes: rows of a large graph's table, picture of a whole graph, picture of a part."""
 MAX_FOCUS = 12
@@ -67,7 +67,7 @@ def build_run_page(site: Site, query: Query, project: str, run: str) -> Page:
         return Page("unread.html", row.name, context, folders, "runs", is_remote=is_remote)
     logs = row.project.project.logs(row.run.name, lambda _: None)
     snapshot = take_snapshot(row.run, logs, row.project.story(row, is_whole=False).facts)
-    snapshot = add_project_facts(row.project.project, row.run, snapshot, row.facts.get("lost"))
+    snapshot = add_project_facts(row.project.project, row.run, snapshot, row.lost)
     view, search = snapshot.graph_view, query.get("at", "")
     context |= {
         "head": head,

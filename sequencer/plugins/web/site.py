@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from sequencer.cli.views.facts import find_since, read_newest_facts
 from sequencer.cli.views.next_command import read_situation, run_state
@@ -32,35 +31,26 @@ from sequencer.errors import (
     NotTrusted,
     RemoteUnreachable,
     SequencerError,
+    StepsMissing,
     UnknownName,
 )
 from sequencer.files.textfile import slug
-from sequencer.history.facts import RecordedFact, list_facts, read_facts
-from sequencer.history.story import StepTries, Story
 from sequencer.model.commands import Adopt
 from sequencer.model.graph.source import describe_differences
 from sequencer.model.head import Head
 from sequencer.model.kind import CommandContext
-from sequencer.model.outcome import Quota
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.schedules.timers import TickPace, find_tick_pace
-from sequencer.plugins.web.records import Spent, to_spent
+from sequencer.plugins.web.records import RunStory
 from sequencer.project.diagnostics import Diagnostic
 from sequencer.project.project import Project, open_project
 from sequencer.project.settings import Settings
 from sequencer.store import folder as folders
-from sequencer.store.journal import JournalFile
 
 DEFAULT_RUN = "-"
 """The address of the default run. No named run can have it: a slug is never a single dash."""
-END_BYTES = (64 * 1024, 512 * 1024)
-"""How many bytes at a journal's end are searched for the newest facts before all of it is read."""
-LONG, ENOUGH = 1000, 200
-"""A sequence's run with more than `LONG` revisions is long: most pages read its newest `ENOUGH`."""
 MAX_DIFFERENCES = 8
 """Maximum lines about a changed workflow on a card."""
-KEPT_CHARS = 600
-"""Maximum length of an answer in lists; its step's page reads all of it."""
 FIRST_S = 2.0
 """How long a page waits for the first answer of a server."""
 PAUSE_S = 1.0
@@ -69,8 +59,6 @@ MERGES_S = 3.0
 """How long git's answer about merged branches stays valid."""
 UNSEEN_S = 30.0
 """After this time without a request for the rows, the server is no longer asked."""
-
-Fact = dict[str, Any]
 
 
 class Changed(Struct, frozen=True):
@@ -92,6 +80,8 @@ class RunRow(Struct, dict=True):
     facts: dict[str, Any]
     """As ``runs --json`` prints them, or with ``error`` if the run can't be read."""
     head: Head | None
+    lost: StepsMissing | None = None
+    """The result of `Project.find_lost_steps`; not looked for after the run's end."""
 
     @property
     def url(self) -> str:
@@ -214,86 +204,6 @@ class RunRow(Struct, dict=True):
         if head is None or head.claims or head.exit or head.status in ("complete", "paused"):
             return None
         return find_tick_pace(self.project.settings, self.run.name)
-
-
-class RunStory(Struct):
-    """The accepted facts of one run, each read once; only the ends of long answers are kept."""
-
-    run_id: str = ""
-    revision: int = 0
-    facts: list[Fact] = field(default_factory=list)
-    story: Story = field(default_factory=Story)
-    by_node: bool = False
-    spent: list[Spent] = field(default_factory=list)
-    quotas: dict[str, tuple[str, Quota]] = field(default_factory=dict)
-    """The newest report of each agent's quota: agent -> (time, quota)."""
-    judged: list[RecordedFact] = field(default_factory=list)
-    """The facts with a verdict."""
-    is_whole: bool = True
-    """Whether it starts where the run starts, or where the journal does."""
-
-    def read_facts(self, run: Run, head: Head, *, is_whole: bool = True) -> None:
-        """Read the facts of *run* up to *head*; they may be slightly newer.
-
-        Unless *is_whole*, the newest facts of a long run are enough; they are quick to read.
-        """
-        is_same = head.run_id == self.run_id and head.revision >= self.revision
-        if not is_same or (is_whole and not self.is_whole):
-            self.run_id, self.revision, self.is_whole = head.run_id, 0, True
-            self.facts, self.spent, self.judged, self.quotas = [], [], [], {}
-            self.story, self.by_node = Story(), head.begun_at is not None
-            if not is_whole and head.begun_at is None and head.revision > LONG:
-                self.is_whole = False
-        if head.revision > self.revision:
-            start = self.revision or (0 if self.is_whole else head.revision - ENOUGH)
-            facts = facts_after(run, start)
-            if not self.is_whole and not self.facts:
-                # Leave out the first step: some of its facts may be missing.
-                first_fact = next(facts)
-                facts = dropwhile(
-                    lambda fact: fact["step_index"] == first_fact["step_index"], facts
-                )
-            for fact in facts:
-                self._add_fact(_shorten_fact(fact))
-
-    @property
-    def steps(self) -> dict[str, StepTries]:
-        """Return the steps that were started, in their order, by their keys in addresses."""
-        return self.story.group_steps(by_name=self.by_node)
-
-    def _add_fact(self, raw: Fact) -> None:
-        self.revision = raw["revision"]
-        self.facts.append(raw)
-        (fact,) = read_facts([raw])
-        usage, details = self.story.add_fact(fact), fact.details
-        if usage is not None:
-            self.spent.append(to_spent(fact, usage))
-        if quota := details.get("quota"):
-            with suppress(ValueError):  # someone may have edited the record
-                self.quotas[str(details.get("agent"))] = fact.at, Quota.model_validate(quota)
-        if details.get("verdict"):
-            self.judged.append(fact)
-
-
-def facts_after(run: Run, revision: int) -> Iterator[Fact]:
-    """Yield the facts of *run* after *revision*; for new ones, only the journal's end is read."""
-    if run.dispatch is None:
-        journal = JournalFile(run.store.state_path.parent, 0, 0)
-        for size in END_BYTES if revision else ():
-            records = journal.read_newest(size)
-            if records and records[0].revision <= revision + 1:
-                for record in records:
-                    if record.revision > revision:
-                        yield from list_facts(record.data)
-                return
-    yield from run.store.history(revision)
-
-
-def _shorten_fact(fact: Fact) -> Fact:
-    outcome = fact.get("outcome")
-    if not isinstance(outcome, dict) or len(str(outcome.get("output", ""))) <= KEPT_CHARS:
-        return fact
-    return {**fact, "outcome": {**outcome, "output": f"…{outcome['output'][-KEPT_CHARS:]}"}}
 
 
 class RemoteRuns:
@@ -508,7 +418,7 @@ class ShownProject:
 
     def _read_row(self, run: Run, address: str, old_row: RunRow | None) -> RunRow:
         """Return *run* as it is now; its start is read only once, as it is far back."""
-        facts = dict[str, Any]()
+        facts, lost = dict[str, Any](), None
         try:
             if (head := run.head) is not None:
                 start_facts = None
@@ -518,12 +428,12 @@ class ShownProject:
                     # Finding its first fact would mean reading the whole history.
                     start_facts = None, None
                 facts = run_facts(self.project, run, head, start_facts)
-                facts["lost"] = None if facts["ended"] else self.project.find_lost_steps(run, head)
+                lost = None if facts["ended"] else self.project.find_lost_steps(run, head)
         except RemoteUnreachable:
             raise
         except SequencerError as error:
             return RunRow(self, run, address, unread_facts(run, error), None)
-        return RunRow(self, run, address, facts, head)
+        return RunRow(self, run, address, facts, head, lost)
 
     def has_unread_story(self, row: RunRow) -> bool:
         """Return whether the story of *row* has not been read from its start yet."""

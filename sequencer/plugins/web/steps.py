@@ -27,7 +27,8 @@ from sequencer.model.outcome import read_usage
 from sequencer.plugins.web.diffs import read_diff
 from sequencer.plugins.web.live import read_lines
 from sequencer.plugins.web.pages import Page, Query, list_need_cards, parse_number
-from sequencer.plugins.web.site import RunRow, Site, facts_after
+from sequencer.plugins.web.records import facts_after
+from sequencer.plugins.web.site import RunRow, Site
 from sequencer.store import folder as folders
 from sequencer.store import results
 
