@@ -24,7 +24,7 @@ from pathlib import Path
 
 import sequencer
 from sequencer import commands, Decision, Executor, Head, HookContext, InvocationLimits
-from sequencer import Mode, Move, Outcome
+from sequencer import Mode, Move, Outcome, OutcomeStatus, Status, Usage
 from sequencer import Review, Run, SequencerError, Step, Store, Workflow, hookimpl
 from sequencer import open_project, open_run, resolve
 
@@ -52,6 +52,15 @@ def sequencer_transition(context: HookContext, outcome: Outcome) -> Decision | N
 
 def kept_in(store: Store) -> Path:
     return store.state_path
+
+
+def cost_of(outcome: Outcome) -> float:
+    usage: Usage = outcome.usage
+    return 0.0 if outcome.status is OutcomeStatus.INTERRUPTED else usage.cost_usd
+
+
+def has_failed(run: Run) -> bool:
+    return run.head is not None and run.head.status == Status.FAILED
 
 
 def kind_of(executor: Executor) -> str:
@@ -101,8 +110,11 @@ def test_a_strict_program_knows_the_type_of_every_public_name(tmp_path: Path) ->
     assert not [name for name, kind in zip(names, types, strict=True) if kind == '"Any"']
     errors = [line.partition(": error: ")[2] for line in said if ": error: " in line]
     assert [error.partition("  [")[0] for error in errors] == [message for _, message in REFUSED]
-    for name in names:
-        assert re.search(rf"\b{name}\b", PROGRAM), f"the program doesn't use {name}"
+
+
+def test_the_program_uses_every_public_name() -> None:
+    names = (*sequencer.__all__, "__version__")
+    assert not [name for name in names if not re.search(rf"\b{name}\b", PROGRAM)]
 
 
 def test_the_types_are_those_of_the_names_at_run_time() -> None:
