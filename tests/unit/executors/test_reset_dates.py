@@ -11,9 +11,8 @@ import pytest
 
 from sequencer.executors.client_limits import ErrorKind, classify, find_retry_time
 
-CASE = json.loads(
-    (Path(__file__).with_name("cases") / "reset-date-with-a-space" / "limits.json").read_text()
-)
+CASES = Path(__file__).parents[2] / "acceptance" / "cases"
+CASE = json.loads((CASES / "reset-date-with-a-space" / "limits.json").read_text())
 NOW = datetime.fromisoformat(CASE["now"]).astimezone(ZoneInfo(CASE["zone"]))
 DEFAULT = "2026-11-26T03:05:00Z"
 
