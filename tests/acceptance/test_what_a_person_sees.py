@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.cli_process import cli, launched, scripted_project
 from tests.room import room_of
-from tests.unit.cli.calling import call
+from tests.unit.cli.calling import call, list_verbs
 from tests.unit.cli.flow.terminals import Terminal, terminal
 
 COLUMNS = 80
@@ -161,13 +161,6 @@ def test_no_row_of_a_table_is_wrapped(project: Path, look: str) -> None:
     sentences = 1 if look == f"plan {CYCLE}" else 0
     assert len(rows) == len(piped) + sentences
     assert any("…" in row for row in rows)
-
-
-def list_verbs() -> list[str]:
-    """Return all commands, as the whole help lists them."""
-    told = call(Path(__file__).parent, "help", "all").out.partition("\nStart:\n")[2]
-    listed = told.partition("\nOptions:\n")[0].splitlines()
-    return [line.split()[0] for line in listed if re.match("  [^ ]", line)]
 
 
 @pytest.mark.parametrize("verb", [(), *((name,) for name in list_verbs())], ids=" ".join)
