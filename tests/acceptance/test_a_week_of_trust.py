@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from sequencer import open_project
-from sequencer.project.trusting import records_folder
 
 CONFIGURATION = """\
 agents:
@@ -211,11 +210,16 @@ def test_removing_a_safeguard_always_asks(project: Path, edit: Edit) -> None:
     assert asks(project) == ()
 
 
-def _as_written_before(steps: tuple[str, ...] = ()) -> Callable[[], None]:
+def records(project: Path) -> Path:
+    """Return the folder in which this user's trust is recorded."""
+    return project.parent / "state" / "sequencer" / "trust"
+
+
+def _as_written_before(project: Path, steps: tuple[str, ...] = ()) -> Callable[[], None]:
     """Return what makes the one record as a release before steps were compared left it."""
 
     def rewrite() -> None:
-        (path,) = records_folder().iterdir()
+        (path,) = records(project).iterdir()
         record: dict[str, Any] = json.loads(path.read_text())
         del record["steps"]
         record["grants"] = list(steps)
@@ -227,7 +231,7 @@ def _as_written_before(steps: tuple[str, ...] = ()) -> Callable[[], None]:
 
 
 def test_a_record_of_an_earlier_release_asks_once_about_what_steps_may_do(project: Path) -> None:
-    _as_written_before(('steps, allowed_tools: ["Read", "Edit", "Bash"]',))()
+    _as_written_before(project, ('steps, allowed_tools: ["Read", "Edit", "Bash"]',))()
     told = asks(project)
     assert '+ workflows.default, build, allowed_tools: "Bash"' in told
     assert "+ file flows/release.md, ask, asks a person: true" in told
@@ -239,7 +243,7 @@ def test_a_record_of_an_earlier_release_covers_plain_steps(project: Path) -> Non
     (project / FLOW).unlink()
     write(project / CONFIG, "agents: {writer: {kind: claude}}\nsteps: [plan, build]\n")
     asks(project)
-    _as_written_before()()
+    _as_written_before(project)()
     assert asks(project) == ()
     write(project / CONFIG, "agents: {writer: {kind: claude}}\nsteps: [plan, {name: build, "
           "tools: {bash: true}}]\n")  # fmt: skip
@@ -250,7 +254,7 @@ def test_a_record_of_an_earlier_release_covers_plain_steps(project: Path) -> Non
     "steps", [None, [], {}, {"workflow": 3}, {"workflow": "x", "steps": {"k": {"s": {"caps": []}}}}]
 )
 def test_a_damaged_record_asks_again(project: Path, steps: object) -> None:
-    (path,) = records_folder().iterdir()
+    (path,) = records(project).iterdir()
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "steps": steps}))
     assert asks(project)

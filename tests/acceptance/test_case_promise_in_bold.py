@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from sequencer import Outcome, OutcomeStatus, Step
-from sequencer.engine.records import NEAR_MISS, apply_completion, near_miss
 from tests.unit.cli.calling import call, state
 
 CASE = Path(__file__).parent / "cases" / "promise-in-bold"
 ANSWERS: dict[str, list[str]] = json.loads((CASE / "answers.json").read_text())
+NEAR_MISS = "the answer has the text of complete_when, but not alone on a line"
 NOT_COMPLETE = [*ANSWERS["said_but_not_complete"], *ANSWERS["not"]]
 
 
@@ -50,41 +49,3 @@ def test_log_status_and_history_explain_a_promise_that_does_not_count(
     assert (NEAR_MISS[:40] in call(project, "history").out) is is_near
     record = json.loads(call(project, "history", "--json").out.splitlines()[-1])
     assert (record["outcome"].get("note") == NEAR_MISS) is is_near
-
-
-@pytest.mark.parametrize(
-    ("mark", "output", "status"),
-    [
-        ("ALL DONE", "```\nALL DONE\n```", "complete"),
-        ("ALL DONE", "1. **ALL  DONE**", "complete"),
-        ("ALL DONE", '* "ALL DONE"', "complete"),
-        ("ALL DONE", "__ALL\n\nDONE__", "complete"),
-        ("ALL DONE", "**\nALL DONE\n**\nBye.", "complete"),
-        ("**ALL DONE**", "ALL DONE", "complete"),
-        ("- done", "- done", "complete"),
-        ("***", "so:\n***\n", "complete"),
-        ("***", "so: ***", "ok"),
-        ("ALL DONE", "> ALL DONE", "ok"),
-        ("ALL DONE", "## ALL DONE", "ok"),
-        ("ALL DONE", "~~ALL DONE~~", "ok"),
-        ("ALL DONE", "- [ ] ALL DONE", "ok"),
-        ("ALL DONE", "I say `ALL DONE` when I am.", "ok"),
-        ("ALL DONE", "ALL\nDONE and more", "ok"),
-        ("ALL DONE", "ALL", "ok"),
-        ("ALL DONE", "NOT\nALL DONE YET", "ok"),
-        ("ALL DONE", "ALL DONE?", "ok"),
-    ],
-)
-def test_only_a_promise_that_stands_alone_counts(mark: str, output: str, status: str) -> None:
-    step = Step(name="main", complete_when=mark)
-    ended = apply_completion(step, Outcome(status=OutcomeStatus.OK, output=output))
-    assert ended.status == status
-    missed = near_miss(step, ended)
-    assert missed == (NEAR_MISS if status == "ok" and output != "ALL" else None)
-
-
-def test_a_failed_attempt_is_not_a_near_miss() -> None:
-    step = Step(name="main", complete_when="ALL DONE")
-    failed = Outcome(status=OutcomeStatus.FAILED, output="I am ALL DONE.")
-    assert near_miss(step, failed) is None
-    assert near_miss(Step(name="main"), Outcome(status=OutcomeStatus.OK, output="x")) is None

@@ -10,15 +10,11 @@ from typing import Any
 import pytest
 
 from sequencer import open_run
-from sequencer.plugins.requests.routing import ClassificationFailed, parse_classification
-from sequencer.workflows.router import RouterRefused, parse_answer
 from tests.unit.cli.calling import Called, call
 
 CASE = Path(__file__).parent / "cases" / "verdict-in-prose-and-fence"
 ANSWERS: dict[str, list[str]] = json.loads((CASE / "answers.json").read_text())
-FENCED = (
-    'I read it all, and it is fine:\n\n```json\n{{"{key}": {value}}}\n```\n\nAsk me for more.\n'
-)
+FENCED = 'I read it all, and it is fine:\n\n```json\n{"pass": true}\n```\n\nAsk me for more.\n'
 
 
 @pytest.fixture
@@ -77,10 +73,10 @@ def test_the_next_prompt_names_the_labels(project: Path) -> None:
     assert [fact["attempt"] for fact in facts(project, "failed")] == [1]
 
 
-def test_a_judge_a_router_and_a_classifier_read_it_too(project: Path) -> None:
+def test_a_judge_reads_it_too(project: Path) -> None:
     (project / "prompts").mkdir()
     (project / "prompts" / "check.md").write_text("Check it.\n")
-    (project / "answer.txt").write_text(FENCED.format(key="pass", value="true"))
+    (project / "answer.txt").write_text(FENCED)
     steps = (
         "workflows: {w: {kind: procedure, steps: [{name: check, validation: {}}]}}\nworkflow: w\n"
     )
@@ -88,23 +84,3 @@ def test_a_judge_a_router_and_a_classifier_read_it_too(project: Path) -> None:
         file.write(steps)
     ran = call(project, "--run", "a", "run")
     assert ran.code == 0, ran.err
-    allowed = {"main.md", "review.md"}
-    assert parse_answer(FENCED.format(key="decision", value='"review"'), allowed) == "review.md"
-    assert parse_classification(FENCED.format(key="result", value='"code"')) == "code"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "I would say review.",
-        'It is {"pass": true}.',
-        FENCED.format(key="decision", value='"../review"'),
-        FENCED.format(key="decision", value='"not review"'),
-        '{"decision": "review"} would do, but {"decision": "secret"}',
-    ],
-)
-def test_a_router_and_a_classifier_still_refuse_anything_else(answer: str) -> None:
-    with pytest.raises(RouterRefused):
-        parse_answer(answer, {"main.md", "review.md"})
-    with pytest.raises(ClassificationFailed):
-        parse_classification(answer.replace("review", "code"))

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from sequencer import Head, open_run
-from sequencer.model.graph import record as flow_record
-from sequencer.model.head import Claim
-from sequencer.model.transitions import Event, Fact, Transition
+from tests.acceptance.cli_process import launched, until
 from tests.acceptance.flow_projects import as_json, asked, cli, make_project, write_flow
 
 CHART = "  s --> a & b --> j"
+HOLDING = """\
+import os, sys, time
+sys.stdin.read()
+while os.path.exists("hold"):
+    time.sleep(0.02)
+"""
+"""An agent that works for as long as the file ``hold`` is there."""
 SAID = {name: f"Say {name}" for name in ("s", "a", "b", "j")}
 
 
@@ -31,9 +35,12 @@ def begun(project: Path) -> Path:
 
 
 @pytest.fixture
-def in_documents(project: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def in_documents(project: Path) -> tuple[Path, Path]:
     """Return such a project, and the document that has the run's marking."""
-    monkeypatch.setattr(flow_record, "INLINE_BYTES", 0)
+    flow = project / "flows/review.md"
+    # A marking of so many nodes has no place in the head.
+    marks = " & ".join(f"m{number}((Mark {number}))" for number in range(40))
+    flow.write_text(flow.read_text().replace("draft[Draft]", f"draft[Draft] --> {marks}\n  draft"))
     assert cli(project, "run", "flows/review.md").returncode == 4
     return project, project / "sync/runs/review" / str(head(project)["flow"]["base"])
 
@@ -136,29 +143,21 @@ def test_a_reset_to_a_configured_flow_has_its_own_source(begun: Path) -> None:
 
 
 def test_a_refused_reset_leaves_the_source_alone(begun: Path) -> None:
-    store = open_run(begun, "review").store
-
-    def claimed(now: Head | None) -> Transition:
-        assert now is not None
-        claim = Claim(
-            token=now.token + 1,
-            step="note",
-            step_index=now.step_index,
-            attempt=1,
-            owner=store.owner(),
-            claimed_at=now.last_update,
-            ttl_s=60,
-        )
-        fact = Fact(Event.CLAIMED, "note", now.step_index, claim.token, 1)
-        return Transition(now.replace(claims=(claim,), token=claim.token), (fact,))
-
-    store.update(claimed)
-    source = begun / "sync/runs/review/flow.json"
-    before = source.read_bytes()
-    flow = begun / "flows/review.md"
-    flow.write_text(flow.read_text().replace("publish & note --> done", "publish --> done"))
-    assert "reset" in refused(begun, "--run", "review", "reset", "--yes")
-    assert source.read_bytes() == before
+    (begun / "agent.py").write_text(HOLDING)
+    (begun / "hold").touch()
+    assert cli(begun, "answer", "fine", "not yet").returncode == 0
+    with launched(begun, "run", "review") as process:
+        try:
+            until(lambda: [claim["step"] for claim in head(begun)["claims"]] == ["note"])
+            source = begun / "sync/runs/review/flow.json"
+            before = source.read_bytes()
+            flow = begun / "flows/review.md"
+            flow.write_text(flow.read_text().replace("publish & note --> done", "publish --> done"))
+            assert "reset" in refused(begun, "--run", "review", "reset", "--yes")
+            assert source.read_bytes() == before
+        finally:
+            (begun / "hold").unlink()
+            process.wait(30)
 
 
 def test_a_file_that_moved_is_named(begun: Path) -> None:

@@ -7,7 +7,9 @@ pretend to be instructions, options or the end of the data.
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
+import os
 import re
 import shutil
 import sys
@@ -21,8 +23,6 @@ from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, TextContent, Tool
 
 from sequencer import Head, open_project
-from sequencer.cli.views.runs import decider_name
-from sequencer.store.identity import INSIDE_AGENT
 from tests import forked
 from tests.acceptance.cli_process import environment
 from tests.forked import put_on_path
@@ -170,12 +170,20 @@ def test_runs_inbox_plan_and_log_match_the_command_line(sample: Path) -> None:
     assert inboxes[0].splitlines()[-1] != inboxes[1].splitlines()[-1]
 
 
+def own_name() -> str:
+    """Return the name of the user who runs this, as the history has it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
 @pytest.mark.slow
 def test_a_persons_decision_is_recorded_under_their_name(project: Path) -> None:
     given = {"decision": "feedback", "run": "release", "token": token(project), "text": SECRET}
     assert call(project, "answer", **given) == "feedback: release is now waiting-next"
     *_, event = open_project(project).run("release").history()
-    assert (event["event"], event["outcome"]["by"]) == ("feedback", decider_name())
+    assert (event["event"], event["outcome"]["by"]) == ("feedback", own_name())
     journal = (project / "sync/runs/release/journal.jsonl").read_text()
     assert SECRET not in journal
     assert "[secret]" in journal
@@ -220,7 +228,7 @@ def test_an_agent_does_not_approve_its_own_gate(project: Path, told: list[str]) 
     done = forked.run(
         [sys.executable, "-c", _INSIDE, root, str(project), *told],
         cwd=project,
-        env=environment(**{INSIDE_AGENT: "7"}),
+        env=environment() | {"SEQUENCER_TOKEN": "7"},
         capture_output=True,
         text=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.store.user_state import user_state_path
 from tests.acceptance.cli_process import launched, until
 from tests.unit.cli.calling import Called, call, project
 from tests.unit.cli.flow.terminals import terminal
@@ -266,7 +266,7 @@ def test_a_journal_shorter_than_the_step_logs_is_noticed(tmp_path: Path, has_rec
     """With an own record that was put back too, or without one; the logs stayed."""
     folder = project(tmp_path / "p")
     assert call(folder, *RUN, "--max-steps", "1").code == 0
-    records = user_state_path("runs")
+    records = Path(os.environ["XDG_STATE_HOME"], "sequencer", "runs")
     (record,) = [path for path in records.iterdir() if str(folder) in path.read_text()]
     kept, older = record.read_bytes(), shutil.copytree(folder / "sync", folder.with_name("older"))
     assert call(folder, *RUN, "--max-steps", "1").code == 0

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.views.text import width
 from tests.acceptance.cli_process import cli, launched
+from tests.room import room_of
 from tests.unit.cli.flow.terminals import terminal
 
 AGENT = """
@@ -136,5 +136,5 @@ def test_on_a_terminal_nothing_is_wrapped(project: Path, columns: int) -> None:
     text = seen_on_terminal(project, columns, "plan", "parser")
     lines = [line for line in text.splitlines() if line.strip()]
     assert len(rows(text)) == 5
-    assert all(width(line) <= columns for line in lines), lines
+    assert all(room_of(line) <= columns for line in lines), lines
     assert ("ROLE" in lines[0]) is (columns == 100)

@@ -11,9 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer import open_project
-from sequencer.plugins.schedules import schedules
-from sequencer.store.user_state import write_user_record
 from tests.acceptance.cli_process import cli, launched, until
 from tests.unit.cli.calling import call, project
 
@@ -78,15 +75,16 @@ def test_the_oldest_run_goes_first_and_a_waiting_run_blocks_no_other(folder: Pat
 
 
 @pytest.mark.slow
-def test_an_endless_cycle_does_not_starve_requests_and_dates(folder: Path) -> None:
+def test_an_endless_cycle_does_not_starve_requests_and_dates(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert call(folder, "run", "--max-steps", "1").code == 0
     waiting_in_line(folder, "request")
     (folder / "orchestration.yaml").write_text(CONFIGURATION.replace("0 2 1 1 *", "* * * * *"))
-    note = '{"since": 0.0}'
-    opened = open_project(folder, trust=True)
-    write_user_record(
-        "schedules", schedules._record_name(opened, opened.run("yearly")), note.encode()
-    )
+    assert call(folder, "--run", "yearly", "tick").code == 0
+    (record,) = (tmp_path / "state" / "sequencer" / "schedules").iterdir()
+    record.write_text('{"since": 0.0}')
     (folder / "order.txt").unlink()
     for _ in range(5):
         assert cli(folder, "tick", "--all").returncode == 0

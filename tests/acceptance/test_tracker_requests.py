@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.request import MAX_ITEMS
-from sequencer.plugins.requests.cli_requests import build_request
 from tests import forked
 from tests.acceptance.cli_process import cli, environment
 from tests.unit.workflows.requests.test_tracker_issues import GH, LINEAR, OPENED, REST, SESSION
@@ -37,6 +35,8 @@ agent: {default: script}
 agents:
   script: {kind: command, argv: ["{python}", -IS, agent.py]}
 """
+MAX_COMMENTS = 200
+"""How many comments a request has at most."""
 ALL_VALUES = """\
 {{request.identifier}} | {{request.url}} | {{request.repository}} | {{request.base_branch}} |
 {{request.labels}} | {{request.assignees}} | {{request.priority}} | {{request.comments}} |
@@ -232,7 +232,7 @@ def test_a_classifier_that_never_ends_is_given_up_on(project: Path) -> None:
     assert "too little of the 1 s is left to ask again" in tried[1]
 
 
-def test_a_pipe_as_a_file_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_pipe_as_a_file_is_read_to_its_end(project: Path) -> None:
     read, write = os.pipe()
     text = b"Add a page\n" + b"x" * 500_000
 
@@ -243,18 +243,26 @@ def test_a_pipe_as_a_file_is_read_to_its_end(tmp_path: Path) -> None:
     writer = threading.Thread(target=fill)
     writer.start()
     try:
-        request = build_request(tmp_path, text=None, file=Path(f"/dev/fd/{read}"))
+        planned = subprocess.run(
+            [sys.executable, "-m", "sequencer", "plan", "--file", f"/dev/fd/{read}", "--json"],
+            cwd=project,
+            env=environment(),
+            pass_fds=(read,),
+            capture_output=True,
+            check=True,
+        )
     finally:
         os.close(read)
         writer.join()
-    assert (request.title, len(request.text)) == ("Add a page", 500_000)
+    request = json.loads(planned.stdout)["request"]
+    assert (request["title"], len(request["text"])) == ("Add a page", 500_000)
 
 
-def test_a_persons_own_comment_is_included_even_among_many(tmp_path: Path) -> None:
-    many = [{"author": {"login": "a"}, "body": f"c{n}"} for n in range(MAX_ITEMS)]
-    path = tmp_path / "issue.json"
-    path.write_text(json.dumps({**GH, "comments": many}))
-    request = build_request(tmp_path, text=None, file=path, comments=("mine",))
-    assert len(request.comments) == MAX_ITEMS
-    assert request.comments[0].endswith("c1")
-    assert request.comments[-1] == "mine"
+def test_a_persons_own_comment_is_included_even_among_many(project: Path) -> None:
+    many = [{"author": {"login": "a"}, "body": f"c{n}"} for n in range(MAX_COMMENTS)]
+    (project / "issue.json").write_text(json.dumps({**GH, "comments": many}))
+    planned = cli(project, "plan", "--file", "issue.json", "--comment", "mine", "--json")
+    comments = json.loads(planned.stdout)["request"]["comments"]
+    assert len(comments) == MAX_COMMENTS
+    assert comments[0].endswith("c1")
+    assert comments[-1] == "mine"

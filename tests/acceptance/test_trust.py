@@ -10,12 +10,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from sequencer.cli.program import COMMANDS
-from sequencer.project.schema import DecidingVerb
 from tests import forked
 from tests.acceptance.cli_process import environment, read_until
 
@@ -448,11 +446,6 @@ def test_an_agent_cannot_start_runs_but_can_work_on_existing_ones(clone: Clone) 
     clone.configure(schedules="{nightly: {workflow: standard, at: '0 2 * * *'}}")
     clone.trust()
     assert "is done" in clone.cli("tick", "--run", "nightly", **inside).stdout
-
-
-def test_exactly_the_commands_for_people_can_be_handed_over() -> None:
-    deciding = {name for name, command in COMMANDS.items() if command.decides}
-    assert deciding == set(get_args(DecidingVerb))
 
 
 def test_records_are_listed_and_removed(clone: Clone) -> None:

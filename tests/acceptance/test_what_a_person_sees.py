@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.program import COMMANDS
-from sequencer.cli.views.text import width
 from tests.acceptance.cli_process import cli, launched, scripted_project
-from tests.unit.cli.calling import call
+from tests.room import room_of
+from tests.unit.cli.calling import call, list_verbs
 from tests.unit.cli.flow.terminals import Terminal, terminal
 
 COLUMNS = 80
@@ -142,7 +141,7 @@ def test_views_fit_a_terminal(project: Path, look: str) -> None:
     with terminal(COLUMNS, 24) as screen:
         text = on_terminal(project, screen, *look.split())
     assert text.strip()
-    wide = [line for line in text.splitlines() if width(line) > COLUMNS]
+    wide = [line for line in text.splitlines() if room_of(line) > COLUMNS]
     assert not wide, "\n".join(wide)
     assert str(project) not in text
     assert not UUID.search(text)
@@ -164,14 +163,14 @@ def test_no_row_of_a_table_is_wrapped(project: Path, look: str) -> None:
     assert any("…" in row for row in rows)
 
 
-@pytest.mark.parametrize("verb", [(), *((name,) for name in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize("verb", [(), *((name,) for name in list_verbs())], ids=" ".join)
 def test_help_fits_a_terminal(
     tmp_path: Path, verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     text = call(tmp_path, *verb, "--help").out
     assert "Usage: sequencer" in text
-    assert max(map(width, text.splitlines())) <= COLUMNS
+    assert max(map(room_of, text.splitlines())) <= COLUMNS
 
 
 def test_a_watch_ends_with_the_run(tmp_path: Path) -> None:

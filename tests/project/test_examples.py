@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.project.project import load_hooks
-from sequencer.project.settings import load
+from sequencer import open_project
 from tests.forked import Forked
 from tests.project.documents import ROOT, clean_environment, ensure_true, run_region
 
@@ -209,8 +208,9 @@ def test_each_hook_example_loads_as_a_project(project: Project) -> None:
     folders = sorted(path for path in project("hooks").iterdir() if path.is_dir())
     assert len(folders) == 4
     for folder in folders:
-        settings = load(folder, env={})
-        load_hooks(settings.hooks, folder)
+        opened = open_project(folder, environment={}, trust=True)
+        assert opened.hooks
+        settings = opened.settings
         for step in settings.workflows["errand"].steps:
             assert (settings.prompts_dir / step.prompt_name).is_file()
         assert not list(folder.rglob("__pycache__"))

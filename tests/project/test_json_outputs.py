@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import click
 import jsonschema
 import pytest
 
 from sequencer import open_run
-from sequencer.cli.program import make_root_group
 from tests.clones import git
 from tests.project.documents import ROOT
-from tests.unit.cli.calling import call, project
+from tests.unit.cli.calling import call, list_verbs, project
 from tests.unit.store import broken_runs
 
 SCHEMAS: dict[str, Any] = json.loads((ROOT / "docs" / "reference" / "json.schema.json").read_text())
@@ -147,13 +146,10 @@ def test_each_output_matches_its_schema(worked: Path, words: str, tmp_path: Path
 
 def test_each_command_with_json_has_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMAS)
-    verbs = make_root_group()
-    context = click.Context(verbs)
-    commands = {name: verbs.get_command(context, name) for name in verbs.list_commands(context)}
     with_json = {
         name
-        for name, command in commands.items()
-        if command and any("--json" in option.opts for option in command.params)
+        for name in list_verbs()
+        if re.search(r"^  --json\b", call(ROOT, name, "--help-all").out, re.MULTILINE)
     }
     assert with_json
     assert with_json == {words.split()[0] for words in SCHEMAS["$defs"]}

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows
 from tests.project.documents import ROOT
 from tests.unit.cli.calling import Called, call
 
 FLOWS = sorted(p.stem for p in (ROOT / "examples" / "flows").glob("*.md") if p.stem != "README")
-BUILTIN = {name: workflow.kind for name, workflow in BuiltinWorkflows(BuiltinPrompts()).items()}
+BUILTIN: dict[str, str] = {
+    entry["name"]: entry["kind"]
+    for entry in call(ROOT, "plan", "--list", "--json").json
+    if entry["source"] == "built in"
+}
 TEAMS = sorted(yaml.safe_load((ROOT / "sequencer" / "builtin" / "teams.yaml").read_text()))
 MAX_ANSWERS = 8
 

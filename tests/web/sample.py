@@ -5,12 +5,11 @@ As a program: ``python -m tests.web.sample FOLDER`` makes them in FOLDER, for a 
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from sequencer import InvocationLimits, SequencerError, commands, open_project
-from sequencer.files.yamlfile import KeyPath
-from sequencer.project.sources import Given
 
 AGENT = """
 import json, os, sys, time
@@ -141,8 +140,8 @@ def make_project(folder: Path) -> Path:
 
 def work(folder: Path, name: str | None, workflow: str, steps: int) -> None:
     """Let the run called *name* of *workflow* make at most *steps* steps."""
-    given: dict[KeyPath, Given] = {("workflow", "name"): Given("--workflow", workflow)}
-    run = open_project(folder, flags=given, trust=True).run(name)
+    variables = {**os.environ, "SEQUENCER_WORKFLOW__NAME": workflow}
+    run = open_project(folder, environment=variables, trust=True).run(name)
     try:
         run.work(limits=InvocationLimits(max_steps=steps))
     except SequencerError:

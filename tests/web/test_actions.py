@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from sequencer import Head, commands
-from sequencer.plugins.web.site import RunRow
 from tests.web.conftest import Client, words
 
 
-def row_of(client: Client, name: str | None) -> RunRow:
+def row_of(client: Client, name: str | None) -> Any:
     return next(row for row in client.site.rows() if row.run.name == name)
 
 
 def head_of(client: Client, name: str | None) -> Head:
-    head = row_of(client, name).run.head
+    head: Head | None = row_of(client, name).run.head
     assert head is not None
     return head
 
 
 def newest(client: Client, name: str | None) -> dict[str, Any]:
-    return list(row_of(client, name).run.history())[-1]
+    fact: dict[str, Any] = list(row_of(client, name).run.history())[-1]
+    return fact
 
 
 def test_approve_continues_the_run_and_records_who_approved(client: Client) -> None:

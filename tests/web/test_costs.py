@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer import InvocationLimits, Usage, open_project
-from sequencer.plugins.web.costs import MAX_SERIES, MEASURES, PARTS, plot_growth
-from sequencer.plugins.web.records import Spent
+from sequencer import InvocationLimits, open_project
 from tests.web.conftest import Client, words
 from tests.web.sample import make_project, work
 
@@ -108,14 +106,3 @@ def test_the_remaining_quota_is_shown_until_it_resets(
         open_project(folder, trust=True).run(None).work(limits=limits)
         page = words(Client([folder]).get("/costs").text)
         assert ("claude five hour 87%" in page) is said
-
-
-def test_a_plot_stays_small_for_many_attempts() -> None:
-    spent = [
-        ("a run", Spent(1_760_000_000 + place, Usage(cost_usd=0.001), "a", f"step {place % 40}"))
-        for place in range(20_000)
-    ]
-    plot, series = plot_growth(spent, MEASURES["cost"], PARTS["step"])
-    assert len(plot) < 60_000
-    assert len(series) == MAX_SERIES + 1
-    assert round(sum(one.values[-1] for one in series), 6) == 20

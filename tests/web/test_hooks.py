@@ -15,8 +15,6 @@ import pytest
 
 from sequencer import Status, open_project
 from sequencer.errors import WaitsForPerson
-from sequencer.files.yamlfile import KeyPath
-from sequencer.project.sources import Given
 from tests.unit.posting.desk import Reply, open_desk
 from tests.web.deliveries import (
     ANN,
@@ -403,8 +401,8 @@ def test_a_question_of_a_flowchart_is_answered_by_an_option(
 
 def begin_flow_of_issue(folder: Path) -> None:
     """Make a run of the flowchart that belongs to the same issue, as a project's hook may."""
-    given: dict[KeyPath, Given] = {("workflow", "name"): Given("--workflow", "tour")}
-    project = open_project(folder, flags=given, trust=True)
+    variables = {**os.environ, "SEQUENCER_WORKFLOW__NAME": "tour"}
+    project = open_project(folder, environment=variables, trust=True)
     definition = run_of(folder).definition
     assert definition is not None
     workflow = project.settings.registry.get("tour")

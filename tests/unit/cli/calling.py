@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,13 @@ def call(folder: Path, *arguments: str) -> Called:
     called = Called(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
     assert code != BUG, called.err
     return called
+
+
+def list_verbs() -> list[str]:
+    """Return all commands, as the whole help lists them."""
+    told = call(Path(__file__).parent, "help", "all").out.partition("\nStart:\n")[2]
+    listed = told.partition("\nOptions:\n")[0].splitlines()
+    return [line.split()[0] for line in listed if re.match("  [^ ]", line)]
 
 
 def project(folder: Path, configuration: str = CONFIGURATION, *prompts: str) -> Path:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser
-from sequencer.executors.client_limits import ErrorKind, classify, is_notice
+from sequencer.executors.client_limits import ErrorKind, classify, find_retry_time, is_notice
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
@@ -143,3 +145,15 @@ def test_a_limit_that_a_tool_hit_is_not_a_limit_of_the_client(
     end = ProcessEnd(exit_code=code)
     outcome = feed(PARSERS[client](RULES), [text.encode()], stderr=text, end=end).outcome
     assert (outcome.status, outcome.not_before) == (OutcomeStatus.FAILED, None)
+
+
+CASES = Path(__file__).parents[2] / "acceptance" / "cases"
+CASE = json.loads((CASES / "reset-date-with-a-space" / "limits.json").read_text())
+NOW = datetime.fromisoformat(CASE["now"]).astimezone(ZoneInfo(CASE["zone"]))
+DEFAULT = "2026-11-26T03:05:00Z"
+
+
+@pytest.mark.parametrize(("text", "status", "expected"), CASE["texts"])
+def test_a_reset_date_with_a_space(text: str, status: int | None, expected: str | None) -> None:
+    assert classify(text, status) is ErrorKind.LIMIT
+    assert find_retry_time(text, NOW) == (expected or DEFAULT)

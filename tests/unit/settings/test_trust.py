@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sequencer.cli.program import COMMANDS
 from sequencer.files.keys import iter_leaves
 from sequencer.files.yamlfile import KeyPath, format_key_path
-from sequencer.project.schema import Schema
+from sequencer.project.schema import DecidingVerb, Schema
 from sequencer.project.settings import load
 from sequencer.project.trust import Acts, Rule, find_rule, list_acts, rules
 
@@ -201,3 +202,8 @@ def test_displayed_text_is_printable_ascii(tmp_path: Path) -> None:
     (line,) = list_acts({"agents": {"a\x1b[2K": {"argv": ["\u202efdp"]}}}, tmp_path).lines
     assert line.isascii()
     assert line.isprintable()
+
+
+def test_exactly_the_commands_for_people_can_be_handed_over() -> None:
+    deciding = {name for name, command in COMMANDS.items() if command.decides}
+    assert deciding == set(get_args(DecidingVerb))
