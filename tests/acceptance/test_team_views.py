@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.cli_process import cli, launched
-from tests.room import room_of
+from tests.terminal_width import count_columns
 from tests.unit.cli.flow.terminals import terminal
 
 AGENT = """
@@ -136,5 +136,5 @@ def test_on_a_terminal_nothing_is_wrapped(project: Path, columns: int) -> None:
     text = seen_on_terminal(project, columns, "plan", "parser")
     lines = [line for line in text.splitlines() if line.strip()]
     assert len(rows(text)) == 5
-    assert all(room_of(line) <= columns for line in lines), lines
+    assert all(count_columns(line) <= columns for line in lines), lines
     assert ("ROLE" in lines[0]) is (columns == 100)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.acceptance.cli_process import cli, launched
 from tests.acceptance.team_projects import make_project
-from tests.room import room_of
+from tests.terminal_width import count_columns
 from tests.unit.cli.flow.terminals import Terminal, terminal
 
 AGENT = """\
@@ -98,7 +98,7 @@ def test_running_and_failed_tasks_are_visible(project: Path, columns: int, rows:
         screen.wait_for("Ctrl-C ends this view")
         found = screen.screen()
         assert len([line for line in found if line]) < rows
-        assert all(room_of(line) < columns for line in found), found
+        assert all(count_columns(line) < columns for line in found), found
         text = "\n".join(found)
         for name, state in (("t-30", "run"), ("t-31", "run"), ("t-32", "run"), ("t-05", "fail")):
             (line,) = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli_process import cli, launched, scripted_project
-from tests.room import room_of
+from tests.terminal_width import count_columns
 from tests.unit.cli.calling import call, list_verbs
 from tests.unit.cli.flow.terminals import Terminal, terminal
 
@@ -141,7 +141,7 @@ def test_views_fit_a_terminal(project: Path, look: str) -> None:
     with terminal(COLUMNS, 24) as screen:
         text = on_terminal(project, screen, *look.split())
     assert text.strip()
-    wide = [line for line in text.splitlines() if room_of(line) > COLUMNS]
+    wide = [line for line in text.splitlines() if count_columns(line) > COLUMNS]
     assert not wide, "\n".join(wide)
     assert str(project) not in text
     assert not UUID.search(text)
@@ -170,7 +170,7 @@ def test_help_fits_a_terminal(
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     text = call(tmp_path, *verb, "--help").out
     assert "Usage: sequencer" in text
-    assert max(map(room_of, text.splitlines())) <= COLUMNS
+    assert max(map(count_columns, text.splitlines())) <= COLUMNS
 
 
 def test_a_watch_ends_with_the_run(tmp_path: Path) -> None:

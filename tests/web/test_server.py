@@ -20,7 +20,7 @@ from tests.forked import Forked
 
 IDLE = 300
 MAX_CONNECTIONS = 1000
-"""A unit test says that this is what the server serves at once."""
+"""The limit of the server; `tests/unit/web/test_connections.py` checks the number."""
 
 
 class Running(NamedTuple):

@@ -54,10 +54,12 @@ def call(folder: Path, *arguments: str) -> Called:
 
 
 def list_verbs() -> list[str]:
-    """Return all commands, as the whole help lists them."""
-    told = call(Path(__file__).parent, "help", "all").out.partition("\nStart:\n")[2]
-    listed = told.partition("\nOptions:\n")[0].splitlines()
-    return [line.split()[0] for line in listed if re.match("  [^ ]", line)]
+    """Return all commands that `help all` lists."""
+    groups = call(Path(__file__).parent, "help", "all").out.partition("\nStart:\n")[2]
+    lines = groups.partition("\nOptions:\n")[0].splitlines()
+    names = [line.split()[0] for line in lines if re.match("  [^ ]", line)]
+    assert {"run", "status", "answer"} <= set(names), names
+    return names
 
 
 def project(folder: Path, configuration: str = CONFIGURATION, *prompts: str) -> Path:

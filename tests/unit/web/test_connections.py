@@ -1,4 +1,4 @@
-"""Connections to the pages: how many there may be, and how long one may say nothing."""
+"""The limits of connections to the web pages: how many, and how long one may stay silent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uvicorn
 from sequencer.plugins.web import server
 
 
-def test_the_limit_is_the_one_that_tests_of_the_process_exceed() -> None:
+def test_the_limit_is_the_one_that_test_server_exceeds() -> None:
     assert server.MAX_CONNECTIONS == 1000
 
 
