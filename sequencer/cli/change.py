@@ -15,6 +15,7 @@ import click
 
 from sequencer.cli.context import Invocation, is_interactive
 from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
+from sequencer.cli.views.next_command import drop_gone_claims
 from sequencer.cli.views.text import one_line, pluralize
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -101,15 +102,17 @@ def _describe_next_step(run: Run, head: Head) -> str:
         DefinitionChanged: the run was started with another definition.
         ConfigurationError: its workflow can't be read.
     """
-    readiness = run.readiness()
-    if readiness is None:
-        return f"step {head.expected_step!r}"
+    readiness = run.readiness_at(_drop_gone_claims(run, head), run.workflow)
     place = readiness.place
     if not place.step:
         return readiness.message
     prompt = f" ({place.prompt})" if place.prompt else ""
     step = f"step {place.step!r}{prompt}, step_index {place.step_index}"
     return step if readiness.kind == "ready" else f"{step}; but {readiness.message}"
+
+
+def _drop_gone_claims(run: Run, head: Head) -> Head:
+    return drop_gone_claims(head, [(claim, run.store.liveness(claim)) for claim in head.claims])
 
 
 def _require_started(run: Run, verb_name: str) -> Head:
@@ -429,6 +432,14 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
     """
     if pause and reason is not None:
         raise UsageRefused("works only without --pause", where="--reason")
+    try:
+        invocation.project()
+    except ConfigurationError:
+        invocation.notify(
+            "notice: without its settings, the run can't be found; to stop a process that works on "
+            'it, press Ctrl-C in its terminal, or set "exit": true in state.json'
+        )
+        raise
     run = invocation.run()
     if run.name is None and run.head is None and (names := invocation.project().run_names()):
         # A person who types `stop` means a run that has started.
@@ -444,7 +455,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         change = run.do(StopNow())
         # The step may have ended in the meantime.
         head, suffix = change.head, "; the running step was taken away" if change.facts else ""
-    elif head.claims:
+    elif _drop_gone_claims(run, head).claims:
         suffix = (
             " as soon as the running step ends" if pause else "; the running step is the last one"
         )

@@ -152,7 +152,7 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
 
     Without --run, you answer the only run that waits. QUESTION is the step at the gate, or the
     node; you need it if a flow asks several things. The run continues with the next 'run' or
-    'tick'.
+    'tick'. If ANSWER is -, it is read from standard input.
 
     \b
     Examples:
@@ -165,7 +165,7 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
         raise UsageRefused(
             "expected [QUESTION] ANSWER", hint="put an answer of several words in quotes"
         )
-    question, text = words[0] if len(words) > 1 else None, words[-1]
+    question, text = words[0] if len(words) > 1 else None, read_argument(words[-1])
     is_feedback = question == "feedback" and not any(
         question in _list_answerable_names(item)
         for item in find_waiting_runs(iter_started_runs(invocation.project()))[0]

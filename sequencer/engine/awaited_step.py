@@ -147,5 +147,29 @@ class AwaitedStep:
     def command(self) -> str:
         """Return the command of the process that this one waits for."""
         mode = "--mode sync " if self._is_sync else ""
-        position = quote_words(position_at(self._workflow, self._head.step_index))
-        return f"sequencer {run_option(self._head.run_name)}run {mode}--position {position}"
+        index = self._head.step_index
+        positions = list_unserved_positions(self._workflow, self._store, index, self._positions)
+        options = format_position_options(positions)
+        return f"sequencer {run_option(self._head.run_name)}run {mode}{options}"
+
+
+def list_unserved_positions(
+    workflow: Workflow, store: Store, step_index: int, served: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the position of *step_index* and all others at which no process of mode sync waits.
+
+    A process waits at the *served* positions. Only the queues of single positions, and of all
+    positions but the current one, are looked at.
+    """
+    names = dict.fromkeys(position_at(workflow, index) for index in range(len(workflow.steps)))
+    current_name = position_at(workflow, step_index)
+    others = frozenset(names) - {current_name}
+    if not others or store.wait_queue(others).is_awaited():
+        return (current_name,)
+    waited_for = {name for name in others if store.wait_queue((name,)).is_awaited()}
+    return tuple(name for name in names if name not in waited_for.union(served) - {current_name})
+
+
+def format_position_options(positions: Collection[str]) -> str:
+    """Return the options of `run` for *positions*."""
+    return " ".join(f"--position {quote_words(name)}" for name in positions)

@@ -130,10 +130,8 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         except StaleClaim:
             if (head_now := self._find_head_after_stop(attempt)) is None:
                 raise
-            if attempt.cancellation.reason is None:
-                # The agent had ended before this process could learn that the claim was gone.
-                text = f"step {attempt.claim.step!r} was taken away before its end was recorded"
-                self._notify(f"{text}; its output was kept, and it was not accepted")
+            text = f"step {attempt.claim.step!r} was taken away before its end was recorded"
+            self._notify(f"{text}; its output is in its log, and it was not accepted")
             self._budget.take_back_step(result)
             return head_now, None
         if not is_async:

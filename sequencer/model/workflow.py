@@ -24,6 +24,8 @@ from sequencer.model.head import Head
 from sequencer.model.outcome import Move
 from sequencer.model.step import FORMER_AGENT, Name, Purpose, Step
 
+OWN_WORKFLOW = "default"
+"""The workflow of the steps and the review at the top of a project's file."""
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
 _OF_A_FIXER: Any = {"fixer": {"description": True}}
 _NOT_DIGESTED: Any = {

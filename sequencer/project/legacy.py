@@ -22,9 +22,10 @@ from msgspec.json import decode
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.files import keys
 from sequencer.files.yamlfile import Document, KeyPath, format_key_path, format_location
+from sequencer.model.workflow import OWN_WORKFLOW
 from sequencer.project.schema import Schema
 from sequencer.project.sections import LocatedError
-from sequencer.project.sources import OWN, RENAMED, Layers, Source, source_in
+from sequencer.project.sources import RENAMED, Layers, Source, source_in
 
 
 class Tables(Struct):
@@ -147,8 +148,8 @@ def key_problems(document: Document) -> Iterator[LocatedError]:
         if key not in known_keys:
             place = format_location(document.locate((CONFIG, key)), (CONFIG,))
             yield (CONFIG, key), UnknownName("key", key, known_keys, where=place)
-    own_path, workflows = ("workflows", OWN), document.data.get("workflows")
-    is_file = isinstance(workflows, dict) and isinstance(workflows.get(OWN), str)
+    own_path, workflows = ("workflows", OWN_WORKFLOW), document.data.get("workflows")
+    is_file = isinstance(workflows, dict) and isinstance(workflows.get(OWN_WORKFLOW), str)
     for spelling, target in {**TEAM_KEYS, **RENAMED}.items():
         path = own_path if is_file and target[:2] == own_path else target
         if spelling in document.positions and path in document.positions:

@@ -22,6 +22,7 @@ from sequencer.files import keys
 from sequencer.files import yamlfile as reader
 from sequencer.files.yamlfile import Document, KeyPath, Position
 from sequencer.model.step import FORMER_AGENT, parse_retry
+from sequencer.model.workflow import OWN_WORKFLOW
 from sequencer.project.schema import Schema
 from sequencer.project.store_kinds import store_kind
 
@@ -50,8 +51,6 @@ _KEEPS_NULL = (("agents",), ("step_defaults",), ("workflows",), ("teams", "roles
 """Sections where ``null`` has a meaning ("no time limit"); elsewhere it leaves the default."""
 
 
-OWN = "default"
-"""The workflow of the steps and the review at the top of the file."""
 OWN_STEPS = ("supervisor", "main")
 """The steps of a file that has a top-level review but no steps."""
 NAMED: Mapping[KeyPath, KeyPath] = {
@@ -60,8 +59,8 @@ NAMED: Mapping[KeyPath, KeyPath] = {
 }
 """Key that may hold only a name -> the key that the name is a value for."""
 RENAMED: Mapping[KeyPath, KeyPath] = {
-    ("steps",): ("workflows", OWN, "steps"),
-    ("review",): ("workflows", OWN, "review"),
+    ("steps",): ("workflows", OWN_WORKFLOW, "steps"),
+    ("review",): ("workflows", OWN_WORKFLOW, "review"),
     ("step_defaults", "retry"): ("retry",),
     ("store", "patience_s"): ("store", "retry_for_s"),
     **{
@@ -353,7 +352,7 @@ def choose_own_steps(layers: Layers) -> None:
         return
     source, origin = layers.sources[paths[0]], layers.origin(paths[0])
     if ("workflow", "name") not in layers.sources:
-        layers.set_value(("workflow", "name"), OWN, source, origin)
+        layers.set_value(("workflow", "name"), OWN_WORKFLOW, source, origin)
     if not {(*steps[:2], key) for key in ("steps", "extends")} & layers.sources.keys():
         layers.set_value(steps, list(OWN_STEPS), source, origin)
 

@@ -29,11 +29,11 @@ from sequencer.files.textfile import compute_digest, expand_home, is_linked_outs
 from sequencer.files.yamlfile import format_key_path
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import OWN_WORKFLOW, Workflow
 from sequencer.project.inline_graphs import inline_graphs
 from sequencer.project.schema import OLD_ROLES, Schema, WorkflowChoice
 from sequencer.project.sections import LocatedError, SectionSteps, section, section_value
-from sequencer.project.sources import OWN, OWN_STEPS, Layers
+from sequencer.project.sources import OWN_STEPS, Layers
 from sequencer.project.step_facts import (
     PERSON,
     WHOLE,
@@ -352,9 +352,9 @@ class Workflows:
         name = section.get("name") if isinstance(section, dict) else None
         if isinstance(name, str):
             return name
-        own_entry = entries.get(OWN) if isinstance(entries, dict) else None
+        own_entry = entries.get(OWN_WORKFLOW) if isinstance(entries, dict) else None
         has_own = isinstance(own_entry, dict) and {"steps", "review"} & own_entry.keys()
-        return OWN if has_own else WorkflowChoice().name
+        return OWN_WORKFLOW if has_own else WorkflowChoice().name
 
     @cached_property
     def _schema(self) -> Schema:
@@ -364,10 +364,10 @@ class Workflows:
             ValidationError: the file is valid only together with variables or options.
         """
         values, entries = dict(self._written), self._written.get("workflows")
-        own_entry = entries.get(OWN) if isinstance(entries, dict) else None
+        own_entry = entries.get(OWN_WORKFLOW) if isinstance(entries, dict) else None
         if isinstance(entries, dict) and isinstance(own_entry, dict) and "review" in own_entry:
             default_steps = {} if "extends" in own_entry else {"steps": list(OWN_STEPS)}
-            values["workflows"] = {**entries, OWN: {**default_steps, **own_entry}}
+            values["workflows"] = {**entries, OWN_WORKFLOW: {**default_steps, **own_entry}}
         return Schema.model_validate(values)
 
     @cached_property

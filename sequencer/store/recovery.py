@@ -130,7 +130,8 @@ def _recover_with_journal(files: RunFiles, scan: Scan) -> Recovered:
     recovery = Recovered(head, last_record, scan.size, scan.is_torn)
     if raw.content is None:
         reason = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
-        notice = f"{state_path} {reason}; restored from the journal at step_index {head.step_index}"
+        place = f"step_index {head.step_index}"
+        notice = f"{state_path} {reason}; its content was read from the journal, at {place}"
         return replace(
             recovery,
             needs_publishing=True,

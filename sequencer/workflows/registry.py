@@ -18,7 +18,7 @@ from msgspec import Struct
 from sequencer.errors import UnknownName
 from sequencer.files.yamlfile import decode
 from sequencer.model.step import Step
-from sequencer.model.workflow import Review, Workflow
+from sequencer.model.workflow import OWN_WORKFLOW, Review, Workflow
 
 if TYPE_CHECKING:
     from sequencer.workflows.finding import GraphFile, Sections
@@ -199,7 +199,10 @@ class Registry:
             self._configured[name] = self.load(self.flows[name], name=name).workflow
             return self._configured[name]
         if name not in self._builtin:
-            raise UnknownName("workflow", name, self.names, where=where)
+            error = UnknownName("workflow", name, self.names, where=where)
+            if name == OWN_WORKFLOW:
+                error.hint = f"it consists of 'steps:' in orchestration.yaml; {error.hint}"
+            raise error
         return self._builtin[name]
 
     def load(self, path: Path, *, name: str | None = None) -> GraphFile:

@@ -45,7 +45,7 @@ def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Pat
 
 def test_stop_now_ends_the_step_that_runs(folder: Path) -> None:
     (folder / "hold").touch()
-    process = launched(folder, "run", "--max-steps", "1")
+    process = launched(folder, "run", "--max-steps", "1", stderr=subprocess.PIPE)
     try:
         until(lambda: done(folder) == [0])
         stopped = cli(folder, "stop", "--now", "--reason", "enough")
@@ -56,9 +56,38 @@ def test_stop_now_ends_the_step_that_runs(folder: Path) -> None:
         process.wait(timeout=60)
     # Whether the agent ends before the process notices the stop makes no difference.
     assert process.returncode == 0
+    assert process.stderr is not None
+    with process.stderr:
+        told = process.stderr.read().decode()
+    assert "step 'supervisor' was taken away before its end was recorded" in told
     now = head(folder)
     assert (now["step_index"], now["claims"], now["exit"]) == (0, [], True)
     assert cli(folder, "stop", "--pause", "--reason", "x").returncode == 2
+
+
+def test_a_process_that_was_killed_runs_no_step(folder: Path) -> None:
+    (folder / "hold").touch()
+    process = launched(folder, "run", "--max-steps", "1")
+    until(lambda: done(folder) == [0])
+    process.kill()
+    process.wait()
+    paused = cli(folder, "stop", "--pause")
+    assert "the run is paused\n" in paused.stdout
+    assert "being run" not in paused.stdout
+    assert "paused since" in cli(folder, "status").stdout
+    resumed = cli(folder, "resume")
+    assert "next: step 'supervisor'" in resumed.stdout
+    assert "being run" not in resumed.stdout
+    assert "interrupted since" in cli(folder, "status").stdout
+
+
+def test_stop_says_how_to_stop_a_process_if_the_settings_are_broken(folder: Path) -> None:
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    (folder / "orchestration.yaml").write_text("steps: [a")
+    stopped = cli(folder, "stop")
+    assert stopped.returncode == 2
+    assert "not YAML" in stopped.stderr
+    assert 'press Ctrl-C in its terminal, or set "exit": true in state.json' in stopped.stderr
 
 
 def test_a_step_that_was_taken_over_by_force_is_not_accepted(folder: Path) -> None:

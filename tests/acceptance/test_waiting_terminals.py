@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.acceptance.cli_process import cli, head, launched, scripted_project, until
 from tests.forked import Forked
@@ -30,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 @contextmanager
 def pane(folder: Path, position: str, *options: str) -> Iterator[Forked]:
     """Start a process of mode sync at *position*, as in a terminal of its own."""
-    words = (*options, "run", "--mode", "sync", "--position", position)
+    words = ("run", "--mode", "sync", "--position", position, *options)
     process = launched(folder, *words, stderr=subprocess.PIPE)
     try:
         yield process
@@ -84,6 +85,22 @@ def test_waiting_for_a_dead_process_names_the_command_to_type(folder: Path) -> N
                 until(lambda: head(folder)["step_index"] >= 2)
                 again.send_signal(signal.SIGINT)
                 assert again.wait(30) == 130
+
+
+def test_the_command_has_every_position_that_no_process_serves(folder: Path) -> None:
+    path = folder / "orchestration.yaml"
+    settings = yaml.safe_load(path.read_text())
+    settings.update(steps=["supervisor", "main", "reviewer"], workflow={"name": "default"})
+    path.write_text(yaml.safe_dump(settings))
+    with pane(folder, "supervisor", "--position", "reviewer") as first:
+        until(lambda: (folder / "sync" / "state.json").exists() and head(folder)["claims"])
+        with pane(folder, "main") as second:
+            said(second, "another terminal runs")
+            os.kill(first.pid, signal.SIGKILL)
+            first.wait()
+            command = "sequencer run --mode sync --position supervisor --position reviewer"
+            assert command in said(second, GONE)
+            assert f"next: {command} (it takes the step over)" in cli(folder, "status").stdout
 
 
 def test_waiting_for_a_process_never_started_names_its_command(folder: Path) -> None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.cli.views.text import one_line
+from sequencer.engine.awaited_step import format_position_options, list_unserved_positions
 from sequencer.engine.flow_source import find_flow_source
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -23,7 +24,6 @@ from sequencer.errors import (
     UnknownName,
     format_command,
     format_other_command,
-    quote_words,
     run_option,
 )
 from sequencer.extensions import PluginUnavailable
@@ -91,14 +91,16 @@ def next_command(run: RunSituation) -> NextCommand:
 def run_state(run: RunSituation) -> str:
     """Return the state of the run, as a key of `states.LOOKS`.
 
-    That a run has ended or is stopped takes precedence over everything else. A run is interrupted
-    when the holders of all its steps are gone.
+    That a run has ended, is stopped or is paused takes precedence over everything else. A run is
+    interrupted when the holders of all its steps are gone.
     """
     head, readiness = run.head, run.readiness
     if head is None:
         return "pending"
     if head.ended_as is not None or head.exit:
         return head.ended_as or "stopped"
+    if readiness is not None and readiness.kind is ReadinessKind.PAUSED:
+        return "paused"
     if run.holders and all(holder.allows_take_over for holder in run.holders):
         return "interrupted"
     if readiness is not None and readiness.kind is ReadinessKind.NOT_YET:
@@ -109,7 +111,6 @@ def run_state(run: RunSituation) -> str:
 
 
 _STATES = {
-    ReadinessKind.PAUSED: "paused",
     ReadinessKind.LIMIT: "limit",
     ReadinessKind.REFUSED: "failed",
 }
@@ -269,16 +270,20 @@ def restart_command(run: Run) -> str:
     return format_other_command("sequencer", "run", source.file, "--new")
 
 
+def drop_gone_claims(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
+    """Return *head* without the claims that may be taken over; *holders* has all its claims."""
+    live_claims = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
+    return head if live_claims == head.claims else head.replace(claims=live_claims)
+
+
 def read_situation(run: Run, head: Head) -> RunSituation:
     """Return what *run* and its *head* alone say, without trust, losses, schedules and merges."""
     holders = [(claim, run.store.liveness(claim)) for claim in head.claims]
-    live_claims = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
-    live_head = head if live_claims == head.claims else head.replace(claims=live_claims)
     situation = RunSituation(run.name, head, holders=[liveness for _, liveness in holders])
     try:
         workflow = run.workflow_for(head)
         ensure_definition(head, workflow)
-        readiness = run.readiness_at(live_head, workflow)
+        readiness = run.readiness_at(drop_gone_claims(head, holders), workflow)
     except (ConfigurationError, DefinitionChanged) as error:
         return replace(situation, problem=error)
     fields: dict[str, Any] = {"has_nodes": bool(workflow.nodes), "readiness": readiness}
@@ -292,17 +297,14 @@ def take_over_options(
 ) -> str:
     """Return the options of `run` that continue the step of a process that is gone.
 
-    If a process in mode sync waits for the turns of the other positions, only the step's own
-    position is continued. Otherwise no options are needed.
+    If a process in mode sync waits for the turns of other positions, only the rest is continued.
+    Otherwise no options are needed.
     """
     dead_claim = next((claim for claim, liveness in holders if liveness.allows_take_over), None)
     if dead_claim is None or workflow is None or workflow.nodes:
         return ""
     names = {position_at(workflow, index) for index in range(len(workflow.steps))}
-    position = position_at(workflow, dead_claim.step_index)
-    other_names = names - {position}
-    queues = {frozenset((name,)) for name in other_names} | (
-        {frozenset(other_names)} if other_names else set()
-    )
-    is_pair = any(run.store.wait_queue(queue).is_awaited() for queue in queues)
-    return f"--mode sync --position {quote_words(position)}" if is_pair else ""
+    positions = list_unserved_positions(workflow, run.store, dead_claim.step_index)
+    if len(positions) == len(names):
+        return ""
+    return f"--mode sync {format_position_options(positions)}"

@@ -21,6 +21,7 @@ from sequencer.cli.views.facts import (
 from sequencer.cli.views.next_command import (
     NextCommand,
     RunSituation,
+    drop_gone_claims,
     next_command,
     restart_command,
     run_state,
@@ -508,7 +509,7 @@ def take_snapshot(
             next_facts = _find_first_step(run, workflow)
         else:
             ensure_definition(head, workflow)
-            readiness = run.readiness_at(_drop_gone_claims(head, holders), workflow)
+            readiness = run.readiness_at(drop_gone_claims(head, holders), workflow)
             place, is_over = readiness.place, readiness.kind is ReadinessKind.COMPLETE
             next_facts = None if is_over or place.is_end else describe_at(workflow, place)
     except (ConfigurationError, DefinitionChanged) as error:
@@ -564,11 +565,6 @@ def _process_fields(run: Run, head: Head | None) -> dict[str, Any]:
         fields["workers"] = run.list_attempt_processes()
         fields["worker_location"] = run.find_worker_location()
     return fields
-
-
-def _drop_gone_claims(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
-    live_claims = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
-    return head if live_claims == head.claims else head.replace(claims=live_claims)
 
 
 def _newest_attempt_fields(run: Run, head: Head | None) -> dict[str, Any]:

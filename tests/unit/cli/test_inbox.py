@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -109,12 +110,26 @@ def test_an_answer_that_nothing_waits_for_is_refused(tmp_path: Path) -> None:
         assert (ended.code, "run 'night' waits for no decision" in ended.err) == (3, True)
 
 
-def test_a_gate_of_a_stopped_run_takes_an_answer(tmp_path: Path) -> None:
+def at_gate(path: Path) -> Path:
     steps = "workflows: {ask: {kind: procedure, steps: [{name: main, requires_approval: true}]}}\n"
-    folder = project(tmp_path / "p", f"agent: rehearsal\nworkflow: ask\n{steps}")
+    folder = project(path, f"agent: rehearsal\nworkflow: ask\n{steps}")
     assert call(folder, "run", "--quiet").code == 4
+    return folder
+
+
+def test_a_gate_of_a_stopped_run_takes_an_answer(tmp_path: Path) -> None:
+    folder = at_gate(tmp_path / "p")
     assert call(folder, "stop").code == 0
     assert call(folder, "answer", "main", "look again").code == 0
+
+
+def test_an_answer_may_come_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = at_gate(tmp_path / "p")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"look again\n")))
+    assert call(folder, "answer", "-").code == 0
+    fact = json.loads(call(folder, "history", "--json").out.splitlines()[-1])
+    assert fact["event"] == "feedback"
+    assert fact["outcome"]["note"] == "look again\n"
 
 
 def test_each_run_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,14 @@ def test_a_removed_workflow_is_reported_too(tmp_path: Path) -> None:
     assert "default, workflow mine" in ended.out
 
 
+def test_a_lost_orchestration_yaml_is_named_as_the_cause(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: {default: rehearsal}\nsteps: [main]\n")
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    (folder / "orchestration.yaml").unlink()
+    ended = call(folder, "status")
+    assert "unknown workflow 'default'; it consists of 'steps:' in orchestration.yaml" in ended.err
+
+
 def test_status_shows_refused_tool_calls(tmp_path: Path) -> None:
     text = (
         "agent: {default: strict}\nagents: {strict: {kind: scripted, outcomes: [{denials: "
