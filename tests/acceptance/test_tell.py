@@ -167,6 +167,17 @@ def test_a_run_that_never_started_takes_no_message(project: Path) -> None:
     assert not (project / "sync" / "state.json").exists()
 
 
+def test_a_step_that_is_not_in_the_run_is_refused(project: Path) -> None:
+    make_line(project)
+    assert cli(project, "run", "--max-steps", "1", "--quiet").returncode == 0
+    path = project / "orchestration.yaml"
+    path.write_text(path.read_text().replace("name: build", "name: test"))
+    ended = cli(project, "tell", "test", "hello")
+    assert ended.returncode == 3
+    assert "'sequencer adopt'" in ended.stderr
+    assert cli(project, "tell", "hello").returncode == 0
+
+
 def test_a_run_that_is_complete(project: Path) -> None:
     assert cli(project, "run", "--quiet").returncode == 0
     ended = cli(project, "tell", "sum", "Thanks")

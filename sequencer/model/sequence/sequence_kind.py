@@ -501,6 +501,8 @@ class SequenceKind(Kind):
         self, head: Head, command: RunCommand, context: CommandContext
     ) -> Transition:
         if isinstance(command, Tell):
+            if command.node is not None:
+                ensure_definition(head, self.workflow)
             node, text, at = command.node, command.text, format_utc_s(context.at)
             return gates.tell(head, self.workflow, node, text, at=at, by=context.by)
         if (node := getattr(command, "node", None)) is not None:
