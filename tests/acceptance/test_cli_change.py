@@ -43,7 +43,8 @@ def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Pat
     ]
 
 
-def test_stop_now_ends_the_step_that_runs(folder: Path) -> None:
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "agent-ends-first"])
+def test_stop_now_ends_the_step_that_runs(folder: Path, is_noticed: bool) -> None:
     (folder / "hold").touch()
     process = launched(folder, "run", "--max-steps", "1", stderr=subprocess.PIPE)
     try:
@@ -51,10 +52,11 @@ def test_stop_now_ends_the_step_that_runs(folder: Path) -> None:
         stopped = cli(folder, "stop", "--now", "--reason", "enough")
         assert stopped.returncode == 0, stopped.stderr
         assert "the running step was taken away" in stopped.stdout
+        if is_noticed:
+            process.wait(timeout=60)
     finally:
         (folder / "hold").unlink()
         process.wait(timeout=60)
-    # Whether the agent ends before the process notices the stop makes no difference.
     assert process.returncode == 0
     assert process.stderr is not None
     with process.stderr:
