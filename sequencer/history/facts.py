@@ -93,6 +93,9 @@ class Meaning(Struct, frozen=True, kw_only=True):
     """A person stopped or paused the run (True), or may have let it continue (False)."""
     takes_token: bool = False
     """In a graph, it uses up a token, under which the text of the person is stored."""
+    title: str = ""
+    """What `history`, the board and posted results say about it, before its step and its note.
+    Empty: these views say nothing, or more than that (`trace`, `words`, `results`)."""
 
 
 MEANINGS: Mapping[Event, Meaning] = {
@@ -132,7 +135,7 @@ MEANINGS: Mapping[Event, Meaning] = {
     Event.PAUSED: Meaning(holds_run=True),
     Event.LOOPED: Meaning(),
     Event.GROWN: Meaning(),
-    Event.WARNED: Meaning(),
+    Event.WARNED: Meaning(title="warning"),
 }
 """What each event means."""
 _STAMPED_AS_FAILED = Meaning(ends=EndState.FAILED, leaves_step=True, by_hand=True)

@@ -38,7 +38,9 @@ def build_report(fact: RecordedFact) -> FactReport | None:
     """Return the report of *fact*, or None: most facts have none."""
     format_fact = _FORMATTERS.get(fact.event)
     if format_fact is None:
-        return None
+        if not fact.meaning.title:
+            return None
+        format_fact = _make_formatter(_THOUGHT, fact.meaning.title, "note", "error", by=True)
     kind, title, body = format_fact(fact.details)
     question = ASKED if fact.event is Event.ASKED else QUESTION
     return FactReport(kind, title, body, question if kind == "elicitation" else None)
@@ -125,5 +127,4 @@ _FORMATTERS: Mapping[str, Callable[[Mapping[str, Any]], Words]] = {
     Event.GROWN: _format_growth,
     Event.TOLD: _make_formatter(_THOUGHT, "was sent a message", "output", "note", by=True),
     Event.TAKEN_OVER: _make_formatter(_THOUGHT, "was taken over", "note", "error"),
-    Event.WARNED: _make_formatter(_THOUGHT, "warning", "note", "error"),
 }

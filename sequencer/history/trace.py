@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sequencer.history.facts import find_meaning
 from sequencer.model.transitions import Event
 
 
@@ -13,9 +14,13 @@ def trace_line(event: str, node: str, details: Mapping[str, Any]) -> str | None:
 
     >>> trace_line("claimed", "j", {"from": ["c", "d"]})
     'start j <- c+d'
+    >>> trace_line("warned", "", {})
+    'warning'
     """
-    formatter = _LINES.get(event)
-    return None if formatter is None else formatter(node, details)
+    if (formatter := _LINES.get(event)) is not None:
+        return formatter(node, details)
+    title = find_meaning(event).title
+    return f"{title} {node}".rstrip() if title else None
 
 
 def _format_start(node: str, details: Mapping[str, Any]) -> str:
@@ -69,6 +74,5 @@ _LINES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     Event.GROWN: lambda node, more: f"add {', '.join(more.get('tasks') or ())} <- {node}",
     Event.INVALID: lambda node, _: f"no {node}",
     Event.TOLD: lambda node, more: f"tell {node}: {more.get('output', '')}",
-    Event.WARNED: lambda _, __: "warning",
     Event.CANCELLED: lambda _, more: f"stopped by hand{_format_cancelled(more)}",
 }

@@ -71,6 +71,8 @@ def format_facts(history: Sequence[Mapping[str, Any]], view: FlowView) -> Iterat
             )
             yield timestamp, trace_line(event, format_node(name), other_details) or str(event)
             yield from _format_cancelled(timestamp, outcome, format_node)
+        elif title := fact.meaning.title:
+            yield timestamp, f"{title} {name}".rstrip() + _format_reason(fact)
         elif event in _NOTED:
             note = outcome.get("note")
             yield timestamp, f"{event}: {note}" if note else str(event)
@@ -160,7 +162,6 @@ _WORDS: Mapping[str, Callable[[RecordedFact, NodeView | None], str]] = {
     Event.INVALID: _format_refusal,
     Event.GROWN: _format_growth,
     Event.TOLD: _format_message,
-    Event.WARNED: lambda fact, _: f"warning{_format_reason(fact)}",
 }
 
 
