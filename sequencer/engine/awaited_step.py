@@ -148,7 +148,10 @@ class AwaitedStep:
         """Return the command of the process that this one waits for."""
         mode = "--mode sync " if self._is_sync else ""
         index = self._head.step_index
-        positions = list_unserved_positions(self._workflow, self._store, index, self._positions)
+        positions: Collection[str] = (position_at(self._workflow, index),)
+        if self.needs_person:
+            # Not at every wait: it looks at files, and most waits are short.
+            positions = list_unserved_positions(self._workflow, self._store, index, self._positions)
         options = format_position_options(positions)
         return f"sequencer {run_option(self._head.run_name)}run {mode}{options}"
 

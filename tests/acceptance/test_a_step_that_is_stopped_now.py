@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -47,11 +48,13 @@ def test_a_paused_process_in_sync_mode_waits_for_resume(here: Here) -> None:
 
 @pytest.mark.parametrize("how", ["stop", "stop --pause"])
 def test_a_run_that_is_resumed_at_once_goes_on(here: Here, how: str) -> None:
-    """Its process learns of the stop only when it is over."""
+    """Its process is suspended meanwhile, so it learns of the stop only when it is over."""
     called = here.begin_and_wait("run", "--mode", "sync", "--max-steps", "1")
+    called.send_signal(signal.SIGSTOP)
     here.call(*how.split(), "--now")
     (here.folder / "go").touch()
     here.call("resume")
+    called.send_signal(signal.SIGCONT)
     said = called.communicate(timeout=30)[0]
     assert called.returncode == 0, said
     assert "stale" not in said
