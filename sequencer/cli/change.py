@@ -21,6 +21,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,
+    ConfigurationErrors,
     DefinitionChanged,
     TransitionRefused,
     UsageRefused,
@@ -434,11 +435,13 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         raise UsageRefused("works only without --pause", where="--reason")
     try:
         invocation.project()
-    except ConfigurationError:
-        invocation.notify(
-            "notice: without its settings, the run can't be found; to stop a process that works on "
-            'it, press Ctrl-C in its terminal, or set "exit": true in state.json'
-        )
+    except ConfigurationError as error:
+        # Without a place in a file, there is no project here.
+        if error.where is not None or isinstance(error, ConfigurationErrors):
+            invocation.notify(
+                "notice: without its settings, the run can't be found; to stop a process that "
+                'works on it, press Ctrl-C in its terminal, or set "exit": true in state.json'
+            )
         raise
     run = invocation.run()
     if run.name is None and run.head is None and (names := invocation.project().run_names()):
