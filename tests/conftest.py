@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +163,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def asleep() -> Iterator[int]:
+    """A descriptor that never becomes readable."""
+    read_fd, write_fd = os.pipe()
+    yield read_fd
+    os.close(read_fd)
+    os.close(write_fd)

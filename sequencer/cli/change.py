@@ -21,7 +21,6 @@ from sequencer.engine.run import Run
 from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,
-    ConfigurationErrors,
     DefinitionChanged,
     TransitionRefused,
     UsageRefused,
@@ -103,17 +102,13 @@ def _describe_next_step(run: Run, head: Head) -> str:
         DefinitionChanged: the run was started with another definition.
         ConfigurationError: its workflow can't be read.
     """
-    readiness = run.readiness_at(_drop_gone_claims(run, head), run.workflow)
+    readiness = run.readiness_at(drop_gone_claims(head, run.list_holders(head)), run.workflow)
     place = readiness.place
     if not place.step:
         return readiness.message
     prompt = f" ({place.prompt})" if place.prompt else ""
     step = f"step {place.step!r}{prompt}, step_index {place.step_index}"
     return step if readiness.kind == "ready" else f"{step}; but {readiness.message}"
-
-
-def _drop_gone_claims(run: Run, head: Head) -> Head:
-    return drop_gone_claims(head, [(claim, run.store.liveness(claim)) for claim in head.claims])
 
 
 def _require_started(run: Run, verb_name: str) -> Head:
@@ -437,10 +432,10 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         invocation.project()
     except ConfigurationError as error:
         # Without a place in a file, there is no project here.
-        if error.where is not None or isinstance(error, ConfigurationErrors):
+        if any(each.where for each in error.each):
             invocation.notify(
-                "notice: without its settings, the run can't be found; to stop a process that "
-                'works on it, press Ctrl-C in its terminal, or set "exit": true in state.json'
+                "notice: the run can't be found without the settings; to stop a process that works "
+                'on it, press Ctrl-C in its terminal, or set "exit": true in state.json'
             )
         raise
     run = invocation.run()
@@ -458,7 +453,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         change = run.do(StopNow())
         # The step may have ended in the meantime.
         head, suffix = change.head, "; the running step was taken away" if change.facts else ""
-    elif _drop_gone_claims(run, head).claims:
+    elif drop_gone_claims(head, run.list_holders(head)).claims:
         suffix = (
             " as soon as the running step ends" if pause else "; the running step is the last one"
         )

@@ -41,7 +41,7 @@ def run_async_mode(
     if performer.workspace.opens:
         raise UsageRefused(
             "mode async has no run, so its agents can't have a folder of their own",
-            hint="choose another --mode, or remove the setting of the folder, such as worktree",
+            hint="choose another --mode, or remove the setting for their folder, such as worktree",
         )
     first_ref = find_step_ref(performer.workflow, step_index)
     # Only the step's own retries limit its failures.

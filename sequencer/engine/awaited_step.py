@@ -159,10 +159,11 @@ class AwaitedStep:
 def list_unserved_positions(
     workflow: Workflow, store: Store, step_index: int, served: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Return the position of *step_index* and all others at which no process of mode sync waits.
+    """Return the positions that need a process, in order.
 
-    A process waits at the *served* positions. Only the queues of single positions, and of all
-    positions but the current one, are looked at.
+    They are the position of *step_index*, and all others that no process in mode sync waits for.
+    The caller waits for the *served* ones. Only the queues for a single position, and for all
+    positions but the current one, are checked.
     """
     names = dict.fromkeys(position_at(workflow, index) for index in range(len(workflow.steps)))
     current_name = position_at(workflow, step_index)

@@ -176,10 +176,7 @@ class SequenceSeen(Seen):
     @cached_property
     def readiness(self) -> Readiness:
         """Whether a step may start, as if the expired claims had been removed."""
-        head, tokens = self.head, self.expired_tokens
-        if tokens and head.claims:
-            claims = tuple(claim for claim in head.claims if claim.token not in tokens)
-            head = head.replace(claims=claims)
+        head = self.head.drop_claims(self.expired_tokens)
         return self._kind.check_readiness(head, self._budget.run_limits, at=self.at)
 
     @property

@@ -130,8 +130,8 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         except StaleClaim:
             if (head_now := self._find_head_after_stop(attempt)) is None:
                 raise
-            text = f"step {attempt.claim.step!r} was taken away before its end was recorded"
-            self._notify(f"{text}; its output is in its log, and it was not accepted")
+            text = f"step {attempt.claim.step!r} was taken from this process before it ended"
+            self._notify(f"{text}; its output is in its log, but it was not accepted")
             self._budget.take_back_step(result)
             return head_now, None
         if not is_async:

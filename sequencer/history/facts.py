@@ -94,8 +94,8 @@ class Meaning(Struct, frozen=True, kw_only=True):
     takes_token: bool = False
     """In a graph, it uses up a token, under which the text of the person is stored."""
     title: str = ""
-    """What `history`, the board and posted results say about it, before its step and its note.
-    Empty: these views say nothing, or more than that (`trace`, `words`, `results`)."""
+    """The text for it in `history`, on the board and in posted results; its step and note follow.
+    Empty: they leave it out, or have their own text for it (`trace`, `words`, `results`)."""
 
 
 MEANINGS: Mapping[Event, Meaning] = {

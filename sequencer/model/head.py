@@ -367,6 +367,11 @@ class Head(Frozen, extra="allow"):
         word = "complete" if self.flow is None else self.flow.status
         return "complete" if word.startswith(("completed", "running")) else word
 
+    def drop_claims(self, tokens: Collection[int]) -> Head:
+        """Return the head without the claims with *tokens*; itself if it has none of them."""
+        claims = tuple(claim for claim in self.claims if claim.token not in tokens)
+        return self if len(claims) == len(self.claims) else self.replace(claims=claims)
+
     def find_claim(self, token: int) -> Claim | None:
         """Return the claim with *token*, if it is still in the head."""
         for claim in self.claims:

@@ -25,7 +25,7 @@ from sequencer.model.outcome import Move
 from sequencer.model.step import FORMER_AGENT, Name, Purpose, Step
 
 OWN_WORKFLOW = "default"
-"""The workflow of the steps and the review at the top of a project's file."""
+"""The workflow that consists of the top-level steps and review of orchestration.yaml."""
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
 _OF_A_FIXER: Any = {"fixer": {"description": True}}
 _NOT_DIGESTED: Any = {

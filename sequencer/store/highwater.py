@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -42,6 +43,9 @@ KIND = "runs"
 """The kind of these records among the user's own records."""
 KEPT_S = 180 * 24 * 60 * 60
 """How long to keep the record of a missing folder, in seconds. It may have been moved."""
+SWEEP_EVERY = 64
+"""How many new runs there are, on average, for each one that looks at all records: a user may have
+thousands, and looking at them takes longer than everything else at the start of a run."""
 _MAX_BYTES = 16 * 1024
 _MAX_HEAD_BYTES = 16 * 1024 * 1024
 _MAX_RESETS = 100
@@ -324,7 +328,7 @@ class HighWaterMark:
         In place, because other processes that work on the run have the file open.
         """
         old_mark = _read(mark.name)
-        if old_mark is None:
+        if old_mark is None and crc32(mark.run_id.encode()) % SWEEP_EVERY == 0:
             sweep(time.time() - KEPT_S)
         if old_mark is None or old_mark.next:
             mark.write()

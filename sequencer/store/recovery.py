@@ -131,7 +131,7 @@ def _recover_with_journal(files: RunFiles, scan: Scan) -> Recovered:
     if raw.content is None:
         reason = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
         place = f"step_index {head.step_index}"
-        notice = f"{state_path} {reason}; its content was read from the journal, at {place}"
+        notice = f"{state_path} {reason}; the state was read from the journal, at {place}"
         return replace(
             recovery,
             needs_publishing=True,

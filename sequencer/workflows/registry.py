@@ -201,7 +201,7 @@ class Registry:
         if name not in self._builtin:
             error = UnknownName("workflow", name, self.names, where=where)
             if name == OWN_WORKFLOW:
-                error.hint = f"it consists of 'steps:' in orchestration.yaml; {error.hint}"
+                error.hint = f"'steps:' in orchestration.yaml defines it; {error.hint}"
             raise error
         return self._builtin[name]
 

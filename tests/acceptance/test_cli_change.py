@@ -61,13 +61,13 @@ def test_stop_now_ends_the_step_that_runs(folder: Path, is_noticed: bool) -> Non
     assert process.stderr is not None
     with process.stderr:
         told = process.stderr.read().decode()
-    assert "step 'supervisor' was taken away before its end was recorded" in told
+    assert "step 'supervisor' was taken from this process before it ended" in told
     now = head(folder)
     assert (now["step_index"], now["claims"], now["exit"]) == (0, [], True)
     assert cli(folder, "stop", "--pause", "--reason", "x").returncode == 2
 
 
-def test_a_process_that_was_killed_runs_no_step(folder: Path) -> None:
+def test_no_step_is_shown_as_running_after_its_process_was_killed(folder: Path) -> None:
     (folder / "hold").touch()
     process = launched(folder, "run", "--max-steps", "1")
     until(lambda: done(folder) == [0])

@@ -144,7 +144,7 @@ def test_an_unreadable_file_is_restored(begun: Project) -> None:
     for step_index, content in enumerate(spoilt, 3):
         begun.state.write_bytes(content)
         ran = begun.sequencer("run", "--max-steps", "1")
-        assert f"its content was read from the journal, at step_index {step_index}" in ran.err
+        assert f"the state was read from the journal, at step_index {step_index}" in ran.err
         assert begun.head()["step_index"] == step_index + 1
         kept = begun.state.with_name("state.json.unreadable")
         assert kept.read_bytes() == content

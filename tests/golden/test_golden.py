@@ -60,6 +60,6 @@ def test_a_lost_head_is_read_from_the_journal(name: str, tmp_path: Path) -> None
         path.unlink()
         after = json.loads(cli(tmp_path, *status).stdout)
         (told,) = after.pop("notices")
-        assert f"{path} was missing; its content was read from the journal" in told
+        assert f"{path} was missing; the state was read from the journal" in told
         # Of a flow without a head the nodes are not listed until somebody works on it.
         assert after == {key: before[key] for key in after}

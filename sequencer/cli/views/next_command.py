@@ -256,7 +256,8 @@ def find_interruption(run: Run, head: Head) -> InterruptedRun | None:
 
     A run that is stopped or paused is not interrupted, nor is one with a live process.
     """
-    dead_claims = [claim for claim in head.claims if run.store.liveness(claim).allows_take_over]
+    holders = run.list_holders(head)
+    dead_claims = [claim for claim, liveness in holders if liveness.allows_take_over]
     if not dead_claims or len(dead_claims) < len(head.claims) or head.exit or head.pause_requested:
         return None
     return InterruptedRun(run, tuple(dead_claims), next_command(read_situation(run, head)))
@@ -272,13 +273,14 @@ def restart_command(run: Run) -> str:
 
 def drop_gone_claims(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
     """Return *head* without the claims that may be taken over; *holders* has all its claims."""
-    live_claims = tuple(claim for claim, liveness in holders if not liveness.allows_take_over)
-    return head if live_claims == head.claims else head.replace(claims=live_claims)
+    return head.drop_claims(
+        {claim.token for claim, liveness in holders if liveness.allows_take_over}
+    )
 
 
 def read_situation(run: Run, head: Head) -> RunSituation:
     """Return what *run* and its *head* alone say, without trust, losses, schedules and merges."""
-    holders = [(claim, run.store.liveness(claim)) for claim in head.claims]
+    holders = run.list_holders(head)
     situation = RunSituation(run.name, head, holders=[liveness for _, liveness in holders])
     try:
         workflow = run.workflow_for(head)

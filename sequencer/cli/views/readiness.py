@@ -501,8 +501,8 @@ def take_snapshot(
     view = run.view()
     head, notices = view.head, view.notices
     workflow, next_facts, readiness, problem, is_over = None, None, None, None, False
-    claims = head.claims if head is not None else ()
-    holders = tuple((claim, run.store.liveness(claim)) for claim in claims)
+    claims = () if head is None else head.claims
+    holders = () if head is None else tuple(run.list_holders(head))
     try:
         workflow = run.workflow_for(head)
         if head is None:

@@ -326,8 +326,7 @@ class WorkOrder(ABC):
 
     def _drop_vanished_claims(self, head: Head) -> Head:
         """Return *head* without claims whose attempts have vanished: they block nothing."""
-        live_claims = tuple(claim for claim in head.claims if claim.token in self._live)
-        return head if len(live_claims) == len(head.claims) else head.replace(claims=live_claims)
+        return head.drop_claims({claim.token for claim in head.claims}.difference(self._live))
 
     def _expired_tokens(self, head: Head) -> frozenset[int]:
         return frozenset(claim.token for claim in head.claims if claim.token not in self._live)

@@ -211,7 +211,7 @@ def list_need_cards(row: RunRow) -> Iterator[NeedCard]:
                 # Until the change is adopted, the run refuses answers, so offer no buttons.
                 yield NeedCard(card.kind, row, card.since, card.title, card.text)
     if row.is_stale:
-        holders = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
+        holders = row.run.list_holders(head)
         stale = (
             describe_holder([claim], liveness)
             for claim, liveness in holders

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,14 +47,6 @@ def present(store: Store) -> Head:
     head = store.view().head
     assert head is not None
     return head
-
-
-@pytest.fixture
-def asleep() -> Iterator[int]:
-    read_fd, write_fd = os.pipe()
-    yield read_fd
-    os.close(read_fd)
-    os.close(write_fd)
 
 
 def queue_in(run: PlayedRun, *positions: str) -> Queue:

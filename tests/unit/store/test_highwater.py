@@ -14,7 +14,7 @@ from sequencer.errors import CorruptState
 from sequencer.store import highwater
 from sequencer.store.file import FileStore
 from sequencer.store.recovery import ensure_shared_is_newest
-from sequencer.store.user_state import STATE_VARIABLE, user_state_path
+from sequencer.store.user_state import STATE_VARIABLE, make_user_folder, user_state_path
 from tests.acceptance.cli_process import cli
 from tests.unit.cli.calling import call, project, state
 
@@ -247,7 +247,21 @@ def test_a_run_id_is_not_used_as_a_path(tmp_path: Path) -> None:
     assert list(mark.find_marks("../../../etc/passwd\0")) == []
 
 
-def test_old_records_of_removed_projects_go_when_a_new_one_is_created(tmp_path: Path) -> None:
+def test_few_new_runs_look_at_all_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps: list[float] = []
+    monkeypatch.setattr(highwater, "sweep", sweeps.append)
+    make_user_folder("runs")
+    for number in range(320):
+        path = str(tmp_path / "state.json")
+        mark = highwater.Mark(1, 1, f"run-{number}", path, folders=())
+        os.close(highwater.HighWaterMark._write(mark))
+    assert 1 <= len(sweeps) <= 20
+
+
+def test_old_records_of_removed_projects_go_when_a_new_one_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(highwater, "SWEEP_EVERY", 1)
     gone, there = project(tmp_path / "gone"), project(tmp_path / "there")
     for folder in (gone, there):
         work(folder)

@@ -60,15 +60,6 @@ def asleep_at(path: Path) -> int:
     return sum(1 for line in lines if "-> FLOCK" in line and name in line)
 
 
-@pytest.fixture
-def asleep() -> Iterator[int]:
-    """A descriptor that never wakes."""
-    read_fd, write_fd = os.pipe()
-    yield read_fd
-    os.close(read_fd)
-    os.close(write_fd)
-
-
 def test_the_first_process_in_the_queue_stays_first(peer: Peers, asleep: int) -> None:
     one, two = peer(), peer()
     assert not one.is_awaited()
