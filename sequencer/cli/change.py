@@ -15,7 +15,7 @@ import click
 
 from sequencer.cli.context import Invocation, is_interactive
 from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
-from sequencer.cli.views.next_command import drop_gone_claims
+from sequencer.cli.views.next_command import drop_gone_claims, list_holders
 from sequencer.cli.views.text import one_line, pluralize
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -102,7 +102,7 @@ def _describe_next_step(run: Run, head: Head) -> str:
         DefinitionChanged: the run was started with another definition.
         ConfigurationError: its workflow can't be read.
     """
-    readiness = run.readiness_at(drop_gone_claims(head, run.list_holders(head)), run.workflow)
+    readiness = run.readiness_at(drop_gone_claims(head, list_holders(run, head)), run.workflow)
     place = readiness.place
     if not place.step:
         return readiness.message
@@ -453,7 +453,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         change = run.do(StopNow())
         # The step may have ended in the meantime.
         head, suffix = change.head, "; the running step was taken away" if change.facts else ""
-    elif drop_gone_claims(head, run.list_holders(head)).claims:
+    elif drop_gone_claims(head, list_holders(run, head)).claims:
         suffix = (
             " as soon as the running step ends" if pause else "; the running step is the last one"
         )

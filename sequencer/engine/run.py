@@ -34,7 +34,7 @@ from sequencer.model.commands import (
     Stop,
     StopNow,
 )
-from sequencer.model.head import Claim, Head, Status
+from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind, Readiness, ReadinessKind, describe_expired_gate
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.request import Definition
@@ -43,7 +43,7 @@ from sequencer.model.sequence.order import Description
 from sequencer.model.step import Step
 from sequencer.model.store_move import ensure_here
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.store.protocol import Liveness, Store, View
+from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
     from sequencer.engine.capacity import CapacityRule
@@ -193,10 +193,6 @@ class Run:
         return self._build_commands(self._resolve_at(head)).kind.list_upcoming(
             head, count, step_index
         )
-
-    def list_holders(self, head: Head) -> list[tuple[Claim, Liveness]]:
-        """Return each claim of *head* with the liveness of its holder."""
-        return [(claim, self.store.liveness(claim)) for claim in head.claims]
 
     def readiness(self) -> Readiness | None:
         """Return what may happen next; None before the run starts."""

@@ -256,7 +256,7 @@ def find_interruption(run: Run, head: Head) -> InterruptedRun | None:
 
     A run that is stopped or paused is not interrupted, nor is one with a live process.
     """
-    holders = run.list_holders(head)
+    holders = list_holders(run, head)
     dead_claims = [claim for claim, liveness in holders if liveness.allows_take_over]
     if not dead_claims or len(dead_claims) < len(head.claims) or head.exit or head.pause_requested:
         return None
@@ -271,6 +271,11 @@ def restart_command(run: Run) -> str:
     return format_other_command("sequencer", "run", source.file, "--new")
 
 
+def list_holders(run: Run, head: Head) -> list[tuple[Claim, Liveness]]:
+    """Return each claim of *head* with the liveness of its holder."""
+    return [(claim, run.store.liveness(claim)) for claim in head.claims]
+
+
 def drop_gone_claims(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
     """Return *head* without the claims that may be taken over; *holders* has all its claims."""
     return head.drop_claims(
@@ -280,7 +285,7 @@ def drop_gone_claims(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> H
 
 def read_situation(run: Run, head: Head) -> RunSituation:
     """Return what *run* and its *head* alone say, without trust, losses, schedules and merges."""
-    holders = run.list_holders(head)
+    holders = list_holders(run, head)
     situation = RunSituation(run.name, head, holders=[liveness for _, liveness in holders])
     try:
         workflow = run.workflow_for(head)

@@ -22,6 +22,7 @@ from sequencer.cli.views.next_command import (
     NextCommand,
     RunSituation,
     drop_gone_claims,
+    list_holders,
     next_command,
     restart_command,
     run_state,
@@ -502,7 +503,7 @@ def take_snapshot(
     head, notices = view.head, view.notices
     workflow, next_facts, readiness, problem, is_over = None, None, None, None, False
     claims = () if head is None else head.claims
-    holders = () if head is None else tuple(run.list_holders(head))
+    holders = () if head is None else tuple(list_holders(run, head))
     try:
         workflow = run.workflow_for(head)
         if head is None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from sequencer import extensions
 from sequencer.cli.context import show_message
-from sequencer.cli.views.next_command import next_command, read_situation
+from sequencer.cli.views.next_command import list_holders, next_command, read_situation
 from sequencer.cli.views.readiness import describe_holder
 from sequencer.cli.views.runs import Open
 from sequencer.engine.tree_state import UnmergedWork
@@ -211,7 +211,7 @@ def list_need_cards(row: RunRow) -> Iterator[NeedCard]:
                 # Until the change is adopted, the run refuses answers, so offer no buttons.
                 yield NeedCard(card.kind, row, card.since, card.title, card.text)
     if row.is_stale:
-        holders = row.run.list_holders(head)
+        holders = list_holders(row.run, head)
         stale = (
             describe_holder([claim], liveness)
             for claim, liveness in holders
