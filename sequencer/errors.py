@@ -12,7 +12,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from itertools import zip_longest
 from typing import ClassVar
 
@@ -215,6 +214,8 @@ class UnknownName(ConfigurationError):
         self, kind: str, name: str, known: Iterable[str], *, where: str | None = None
     ) -> None:
         """Refuse *name* as a *kind* ("workflow", "prompt", …) and list the *known* names."""
+        from difflib import get_close_matches  # noqa: PLC0415 - the idle tick does not need it
+
         self.kind = kind
         self.name = name
         self.known = tuple(sorted(known))

@@ -19,7 +19,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, ClassVar, NamedTuple
+from typing import BinaryIO, ClassVar
 
 from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
 from sequencer.store.ownership import IS_ROOT, FileOwner, explain_refusal, make_for, open_for
@@ -363,15 +363,6 @@ def remove_tree(path: Path) -> None:
                 (os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink)(name, dir_fd=fd)
 
 
-class _Level(NamedTuple):
-    """A folder that `walk_bottom_up` is in."""
-
-    name: str
-    about: os.stat_result
-    left: list[str]
-    """The names in it that were not visited yet."""
-
-
 def walk_bottom_up(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
     """Yield (descriptor of the parent, name, `stat`) for *path* and everything in it.
 
@@ -386,28 +377,29 @@ def walk_bottom_up(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
     """
     top = open_folder(path.parent)
     fd = os.open(".", _OPEN, dir_fd=top.fd)
-    levels = [_Level("", os.fstat(fd), [path.name])]
+    # The folders that the walk is in, each with its name, `stat`, and the names not visited yet.
+    folders = [("", os.fstat(fd), [path.name])]
     try:
-        while levels:
-            level = levels[-1]
-            if level.left:
-                name = level.left.pop()
+        while folders:
+            folder_name, folder_status, names = folders[-1]
+            if names:
+                name = names.pop()
                 status, child_fd = _inspect(name, fd)
                 if child_fd is not None:
                     os.close(fd)
                     fd = child_fd
-                    levels.append(_Level(name, os.fstat(fd), os.listdir(fd)))  # noqa: PTH208 - no path
+                    folders.append((name, os.fstat(fd), os.listdir(fd)))  # noqa: PTH208 - no path
                 elif status is not None:
                     yield fd, name, status
                 continue
-            levels.pop()
-            if levels:
+            folders.pop()
+            if folders:
                 parent_fd = os.open("..", _OPEN, dir_fd=fd)
                 os.close(fd)
                 fd = parent_fd
-                if not os.path.samestat(os.fstat(fd), levels[-1].about):
+                if not os.path.samestat(os.fstat(fd), folders[-1][1]):
                     return
-                yield fd, level.name, level.about
+                yield fd, folder_name, folder_status
     finally:
         os.close(fd)
 
@@ -544,7 +536,7 @@ def _write_gitignore(name: str, fd: int, owner: FileOwner | None) -> None:
 
 def _owner_of_new(folder: os.stat_result) -> FileOwner | None:
     """Return the owner for new files in *folder*; None: the user of this process."""
-    return FileOwner(folder.st_uid, folder.st_gid) if IS_ROOT and folder.st_uid else None
+    return (folder.st_uid, folder.st_gid) if IS_ROOT and folder.st_uid else None
 
 
 def _mkdir_at(name: str, fd: int, owner: FileOwner | None) -> None:

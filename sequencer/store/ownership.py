@@ -14,7 +14,6 @@ import errno
 import os
 import pwd
 from pathlib import Path
-from typing import NamedTuple
 
 from sequencer.errors import format_other_command, to_machine_busy
 
@@ -27,11 +26,8 @@ _MAX_CHECKED = 2
 """How many of the nearest existing paths are checked: a file and its folder, or two folders."""
 
 
-class FileOwner(NamedTuple):
-    """The owner for files that root makes."""
-
-    uid: int
-    gid: int
+FileOwner = tuple[int, int]
+"""The ids of user and group for files that root makes."""
 
 
 def open_for(owner: FileOwner, name: str, flags: int, mode: int, folder: int) -> int:
