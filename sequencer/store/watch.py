@@ -10,6 +10,7 @@ has expired is not decided here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -25,8 +26,11 @@ from sequencer.store.wake_up import WakeUp
 SLEEP_S = 0.25
 LONGEST_POLL_S = 86_400.0
 """No system call waits for longer: poll refuses 2**31 ms, which is less than 25 days."""
-_ALL_EVENTS = 1024 * 1024
-"""More bytes than the kernel's event queue can hold."""
+_READ_BYTES = 32 * 1024
+"""How many bytes of events are read at once. A buffer of 128 KiB or more would be mapped and
+unmapped for each read, which costs more than the read."""
+_FULL_READ = _READ_BYTES - (16 + 256)
+"""A read that returns more may have left events: it had no space for one with a long name."""
 
 
 class Watch(Protocol):
@@ -122,9 +126,12 @@ class InotifyWatch:
 
         After a long time there are thousands, so this searches the bytes before it parses them.
         """
-        try:
-            data = os.read(self._inotify.fileno(), _ALL_EVENTS)
-        except BlockingIOError:
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            while len(part := os.read(self._inotify.fileno(), _READ_BYTES)) > _FULL_READ:
+                data += part
+            data += part
+        if not data:
             return False
         if self._name is None or self._end_of_name in data:
             return True
