@@ -49,7 +49,7 @@ _PREFIX = "agents-"
 def lock_path(state_path: Path, node: str | None = None) -> Path:
     """Return the lock file of a sequence, which has one agent at a time, or of one *node*."""
     name = "line" if node is None else sha256(node.encode()).hexdigest()[:16]
-    return state_path.parent / "beats" / f"{_PREFIX}{name}"
+    return state_path.parent / f"beats/{_PREFIX}{name}"
 
 
 class AttemptLock:
