@@ -307,7 +307,7 @@ def _search_env_folders(entry: Any, root: Path) -> dict[Path, str]:
     env = entry.get("env") if isinstance(entry, dict) else None
     values = map(str, env.values()) if isinstance(env, dict) else ()
     parts = dict.fromkeys(part for value in values for part in value.split(":") if part)
-    folders = [part for part in parts if "\0" not in part and (root / part).is_dir()][:_MAX_FOLDERS]
+    folders = [part for part in parts if (root / part).is_dir()][:_MAX_FOLDERS]
     files: dict[Path, str] = {}
     for option in _PROGRAMS[:3] if folders else ():
         value = entry.get(option)

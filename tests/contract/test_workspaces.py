@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,14 +124,45 @@ def test_code_moves_together_with_the_state(site: Site) -> None:
         assert said(site.bare, "cat-file", "-t", work.commit) == "commit"
 
 
-def test_an_inner_workspace_delegates_the_rest_to_the_outer_one() -> None:
-    """A question that is added to `Workspace` is to be asked of the outer one as well."""
-    asked = {
-        name
-        for name, found in vars(Workspace).items()
-        if not name.startswith("_") and (callable(found) or isinstance(found, property))
-    }
-    assert asked <= vars(InnerWorkspace).keys()
+class Recorded(Workspace):
+    """Notes what it is asked, and answers with that."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._asked: list[tuple[str, tuple[object, ...]]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = getattr(Workspace, name, None)
+        if name.startswith("_") or found is None:
+            return object.__getattribute__(self, name)
+        return name if isinstance(found, property) else partial(self._note, name)
+
+    def _note(self, name: str, *given: object) -> tuple[str, tuple[object, ...]]:
+        self._asked.append((name, given))
+        return self._asked[-1]
+
+
+QUESTIONS = sorted(
+    name
+    for name, found in vars(Workspace).items()
+    if not name.startswith("_") and (callable(found) or isinstance(found, property))
+)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_an_inner_workspace_asks_the_outer_one(name: str, tmp_path: Path) -> None:
+    """A question that is added to `Workspace` must be asked of the outer one as well."""
+    assert name in vars(InnerWorkspace)
+    outer = Recorded(tmp_path)
+    answer = getattr(InnerWorkspace(outer), name)
+    found = vars(Workspace)[name]
+    if isinstance(found, property):
+        assert answer == name
+        return
+    given = tuple(object() for _ in list(signature(found).parameters)[1:])
+    answered = answer(*given)
+    assert outer._asked == [(name, given)]
+    assert answered == (None if signature(found).return_annotation == "None" else (name, given))
 
 
 def test_the_project_folder_needs_no_preparation(tmp_path: Path) -> None:
