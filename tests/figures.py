@@ -182,7 +182,7 @@ def in_child(root: Path, what: str, *arguments: str) -> Any:
         [sys.executable, str(Path(__file__)), "--root", str(root), "--part", what, *arguments],
         env=env,
         cwd=root,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
@@ -192,7 +192,6 @@ def in_child(root: Path, what: str, *arguments: str) -> Any:
 def steps(folder: Path) -> dict[str, float]:
     """Count the calls of one step of a run whose agent does nothing."""
     from bench.project import Marks, make_project, no_op_run  # noqa: PLC0415
-    from sequencer.engine import logs  # noqa: PLC0415
     from sequencer.model.limits import InvocationLimits  # noqa: PLC0415
 
     with contextlib.suppress(ImportError):  # an earlier working copy has none
@@ -201,9 +200,9 @@ def steps(folder: Path) -> dict[str, float]:
         # The prompts of a project are older than a moment, those of this one are not.
         prompts.SETTLED_NS = -1_000_000_000
     # What is asked again after a second is no call of a step: a busy machine would have more.
-    with contextlib.suppress(ModuleNotFoundError):  # an earlier working copy asks there
-        vars(importlib.import_module("sequencer.logs"))["GIT_KNOWN_S"] = float("inf")
-    logs.GIT_KNOWN_S = float("inf")
+    for name in ("sequencer.engine.logs", "sequencer.logs"):  # where earlier working copies ask
+        with contextlib.suppress(ModuleNotFoundError):
+            vars(importlib.import_module(name))["GIT_KNOWN_S"] = float("inf")
     run = no_op_run(make_project(folder), Marks())
     run.work(limits=InvocationLimits(max_steps=20))
     profile = cProfile.Profile()
