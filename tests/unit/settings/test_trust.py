@@ -15,7 +15,7 @@ from sequencer.files.keys import iter_leaves
 from sequencer.files.yamlfile import KeyPath, format_key_path
 from sequencer.project.schema import DecidingVerb, Schema
 from sequencer.project.settings import load
-from sequencer.project.trust import Acts, Rule, find_rule, list_acts, rules
+from sequencer.project.trust import ABSENT, Acts, Rule, find_rule, list_acts, rules
 
 LEAVES = [path for path, _ in iter_leaves(Schema)]
 HERE = Path("/nonexistent")
@@ -160,6 +160,12 @@ def test_files_of_the_project_that_are_run_count(
     for name in files:
         (tmp_path / name).write_text("two")
     assert bool(list_acts(entry, tmp_path).diff_from(before)) is is_seen
+
+
+def test_a_missing_file_counts_only_inside_the_project(tmp_path: Path) -> None:
+    argv = ["sh", "../outside.sh", "/outside.sh", "inside.sh"]
+    acts = list_acts({"agents": {"a": {"kind": "command", "argv": argv}}}, tmp_path)
+    assert acts.files == {"agents.a": {tmp_path / "inside.sh": ABSENT}}
 
 
 def test_a_link_out_of_the_project_counts_as_where_it_leads(tmp_path: Path) -> None:
