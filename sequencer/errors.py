@@ -427,12 +427,48 @@ def _quote_line(line: str) -> str:
     return line if "'" in line else f"'{line}'"
 
 
+class _Typed:
+    """The global options of the command that this process runs."""
+
+    config: str | None = None
+    run: str | None = None
+
+
+def set_typed_options(config: str | None, run: str | None) -> None:
+    """Let all suggested commands name *config*; *run* is named by those about no other run."""
+    _Typed.config, _Typed.run = config, run
+
+
 def run_option(name: str | None) -> str:
-    """Return the option that names the run, followed by a space; empty for the default run."""
-    if name is None:
-        return ""
-    is_like_option = name.startswith("-")
-    return f"{shlex.join([f'--run={name}'] if is_like_option else ['--run', name])} "
+    """Return the options that name the run, followed by a space; empty for the default run.
+
+    ``--config`` is there too if it was given to this process.
+    """
+    options = [] if _Typed.config is None else [f"--config={_Typed.config}"]
+    if name is not None:
+        options += [f"--run={name}"] if name.startswith("-") else ["--run", name]
+    return f"{shlex.join(options)} " if options else ""
+
+
+_PROJECT_COMMANDS = ("demo", "help", "init", "mcp", "schedule", "start", "trust", "web", "worker")
+"""The commands that are not about one run."""
+_QUOTED_COMMAND = re.compile(r"'sequencer (?!--)([a-z][^'\n]*)'")
+
+
+def complete_commands(text: str) -> str:
+    """Return *text*, each quoted command in it with the options that were given to this process.
+
+    >>> complete_commands("'sequencer retry' tries it again")
+    "'sequencer retry' tries it again"
+    """
+
+    def complete(match: re.Match[str]) -> str:
+        words = match[1]
+        is_about_run = "--all" not in words and words.split()[0] not in _PROJECT_COMMANDS
+        option = run_option(_Typed.run if is_about_run else None)
+        return _quote_line(f"sequencer {option}{words}")
+
+    return _QUOTED_COMMAND.sub(complete, text)
 
 
 def quote_words(*words: str) -> str:

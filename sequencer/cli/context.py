@@ -40,6 +40,7 @@ from sequencer.errors import (
     StorageFailed,
     UnknownName,
     UsageRefused,
+    complete_commands,
     format_command,
     summarize_facts,
 )
@@ -283,7 +284,9 @@ class Invocation(Struct):
             StorageFailed: standard output can't be written, for example because the disk is full.
         """
         safe_text = strip_controls(
-            text if is_verbatim else wrap_prose(relativize_paths(text), self.max_width)
+            text
+            if is_verbatim
+            else wrap_prose(relativize_paths(complete_commands(text)), self.max_width)
         )
         if colored is not None and has_color(sys.stdout):
             safe_text = "\n".join(map(colored, safe_text.split("\n")))
@@ -470,7 +473,7 @@ def relativize_paths(text: str) -> str:
 
 def show_message(text: str) -> None:
     """Write a message to standard error: without secrets, in lines that fit a terminal."""
-    show_safe_message(hide_secrets(text))
+    show_safe_message(hide_secrets(complete_commands(text)))
 
 
 def show_safe_message(text: str) -> None:

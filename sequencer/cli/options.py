@@ -22,7 +22,13 @@ import sequencer
 from sequencer import __version__
 from sequencer.cli.context import Invocation
 from sequencer.cli.views.text import one_line
-from sequencer.errors import ConfigurationError, SequencerError, StorageFailed, UsageRefused
+from sequencer.errors import (
+    ConfigurationError,
+    SequencerError,
+    StorageFailed,
+    UsageRefused,
+    set_typed_options,
+)
 from sequencer.executors.guard import DUMPABLE, Prctl
 from sequencer.store.identity import is_inside_agent
 
@@ -263,7 +269,10 @@ class Verb(click.Command):
         Raises:
             click.UsageError: ``--json`` was given, but the verb would ignore it.
         """
-        if not self.has_json and ctx.ensure_object(Invocation).is_json:
+        invocation = ctx.ensure_object(Invocation)
+        config = invocation.config
+        set_typed_options(None if config is None else str(config), invocation.run_name)
+        if not self.has_json and invocation.is_json:
             raise click.UsageError(f"{ctx.info_name} prints no facts, so it has no --json", ctx)
         # Inside an agent, the agent knows all these secrets already. And its leftover processes
         # are found by reading their environment.

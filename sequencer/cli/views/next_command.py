@@ -127,6 +127,11 @@ def _make_command(run: RunSituation, words: str, note: str = "") -> NextCommand:
     return NextCommand(one_line(f"sequencer {run_option(run.name)}{words}"), one_line(note))
 
 
+def _make_project_command(words: str, note: str) -> NextCommand:
+    """Return the command for all runs of the project."""
+    return NextCommand(f"sequencer {run_option(None)}{words}", note)
+
+
 def _command_for_files(run: RunSituation) -> NextCommand | None:
     """Return the command without which the run can't continue from these files; None: none."""
     if run.lost is not None:
@@ -134,12 +139,12 @@ def _command_for_files(run: RunSituation) -> NextCommand | None:
     if isinstance(run.problem, DefinitionChanged):
         return _make_command(run, "adopt", "the run then continues with the steps as they are now")
     if isinstance(run.problem, (PluginUnavailable, UnknownName)):
-        return NextCommand("sequencer check", one_line(run.problem.message))
+        return _make_command(run, "check", run.problem.message)
     if run.problem is not None:
-        return NextCommand("sequencer check", "the run and orchestration.yaml don't fit together")
+        return _make_command(run, "check", "the run and orchestration.yaml don't fit together")
     is_over = run.readiness is not None and run.readiness.kind is ReadinessKind.COMPLETE
     if not run.is_trusted and not is_over:
-        return NextCommand("sequencer trust", "it shows what the project can do, and asks you")
+        return _make_project_command("trust", "it shows what the project can do, and asks you")
     return None
 
 
@@ -156,7 +161,7 @@ def _command_for_holders(run: RunSituation) -> NextCommand | None:
 
 def _command_for_processes(run: RunSituation, *, has_dead: bool) -> NextCommand:
     if run.needs_worker:
-        return NextCommand("sequencer worker", "no worker has taken the step yet")
+        return _make_project_command("worker", "no worker has taken the step yet")
     if has_dead:
         return _make_command(run, f"run {run.takes_over}".rstrip(), "it takes the step over")
     if Liveness.UNKNOWN in run.holders:
@@ -182,7 +187,7 @@ def _command_for_run(run: RunSituation) -> NextCommand:
     match readiness.kind:
         case ReadinessKind.STOPPED if head.moved_to is not None:
             advice = "first name the place of the run ('store:') in orchestration.yaml"
-            command = NextCommand("sequencer trust", advice)
+            command = _make_project_command("trust", advice)
         case ReadinessKind.PAUSED | ReadinessKind.STOPPED:
             command = _make_command(run, "resume")
         case ReadinessKind.PERSON:
@@ -225,7 +230,7 @@ def _command_for_limit(message: str) -> NextCommand:
     """Return the command to type after raising the limit that *message* names."""
     key = re.search(r"\b(?:limits|teams)\.[\w.]*\w", message)
     setting = f"{key[0]} in orchestration.yaml" if key else "the limit where it is set"
-    return NextCommand("sequencer trust", f"first raise {setting}")
+    return _make_project_command("trust", f"first raise {setting}")
 
 
 def _command_for_budgets(run: RunSituation) -> NextCommand:

@@ -280,7 +280,7 @@ def find_need(run: Run, head: Head, now: datetime | None = None) -> Need | None:
         return _find_long_wait(run, head, readiness, now)
     if readiness.kind is ReadinessKind.LIMIT:
         advice = "raise it in orchestration.yaml, then"
-        return Need(readiness.kind, key, text, ("sequencer trust",), advice)
+        return Need(readiness.kind, key, text, _format_commands(run_option(None), "trust"), advice)
     if (
         readiness.kind is ReadinessKind.PERSON
         and (open_item := find_open_item(run, head)) is not None
@@ -351,7 +351,8 @@ def untrusted_need(refused: NotTrusted) -> Need:
     if changes[CAUSE_LINES:]:
         cause_lines += (f"and {len(changes) - CAUSE_LINES} more",)
     text = f"{reason}, so nothing starts"
-    return Need(ReadinessKind.REFUSED, "trust", text, ("sequencer trust",), cause=cause_lines)
+    commands = _format_commands(run_option(None), "trust")
+    return Need(ReadinessKind.REFUSED, "trust", text, commands, cause=cause_lines)
 
 
 def build_need_json(run: Run | None, need: Need) -> dict[str, Any]:
