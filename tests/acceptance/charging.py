@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 from sequencer import Run, Usage, open_project
 from tests.acceptance.cli_process import cli
+from tests.boundary.forging import Record, forge
 from tests.web.conftest import Client, words
 
 CLIENT = f"""\
@@ -106,18 +109,33 @@ def _as_shown(cost: float, unpriced: int) -> str:
     return f"${cost:,.2f}{'+?' if unpriced else ''}" if cost else "?" if unpriced else ""
 
 
+def _slow_copy(folder: Path, name: str | None) -> Path:
+    """Return a copy of the project in which a minute lies between two changes of the run."""
+    copy = folder.with_name(f"{folder.name}-slow")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy, symlinks=True)
+    minutes = itertools.count()
+
+    def date(record: Record) -> None:
+        hour, minute = divmod(next(minutes), 60)
+        record["at"] = f"2026-01-01T{hour:02}:{minute:02}:00Z"
+
+    forge(copy / "sync" / ("" if name is None else f"runs/{name}"), date)
+    return copy
+
+
 def _pages(folder: Path, name: str | None, told: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield what the page of costs shows of a run, and what its plot sums up to, if it has one.
 
     *told* are the facts that have a cost; a plot needs two that came at different times.
     """
     shown = "default run" if name is None else name
-    page = Client([folder]).get("/costs?by=run").text
+    page = Client([_slow_copy(folder, name)]).get("/costs?by=run").text
     row = re.search(rf'>{shown}</a>.*?data-h="Cost">(.*?)</td>', page.partition("By run</h2>")[2])
     assert row, page
     yield row[1]
-    plotted = re.search(rf"■ {shown} (\S+)", words(page))
-    if len({fact["at"] for fact in told}) > 1:
+    if len({fact["revision"] for fact in told}) > 1:
+        plotted = re.search(rf"■ {shown} (\S+)", words(page))
         assert plotted, page
         yield plotted[1]
 
