@@ -14,11 +14,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sequencer.project.agents import CLIENTS
-
 FAKE_PROGRAMS = Path(__file__).parent / "fake_programs"
 OWN_PATH = "PYTEST_OUTER_PATH"
 """Variable with the PATH of the person, for tests that look for real agents."""
+CLIENTS = ("claude", "codex", "gemini", "opencode")
+"""The programs that an `agent: auto` looks for, see docs/reference/executors.md."""
 _KEPT = frozenset(
     (
         *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV"),

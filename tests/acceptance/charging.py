@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sequencer import Run, Usage, open_project
-from sequencer.history.story import build_story
-from sequencer.model.outcome import read_usage, sum_usages
-from sequencer.plugins.web.site import Site
 from tests.acceptance.cli_process import cli
+from tests.boundary.forging import Record, forge
+from tests.web.conftest import Client, words
 
 CLIENT = f"""\
 #!{sys.executable} -IS
@@ -82,28 +84,85 @@ def run_of(folder: Path, name: str | None) -> Run:
     return open_project(folder, trust=True).run(name)
 
 
+def _sum(costs: Iterable[float], unpriced: Iterable[float]) -> tuple[float, int]:
+    return round(sum(costs), 9), int(sum(unpriced))
+
+
+def _metrics(folder: Path, option: tuple[str, ...]) -> dict[str, tuple[float, int]]:
+    """Return what the metrics of a run say that all its agents have cost, and the run."""
+    text = cli(folder, *option, "report", "--metrics").stdout
+
+    def values(name: str) -> list[float]:
+        return [
+            float(one) for one in re.findall(rf"(?m)^sequencer_{name}_total{{.*}} (\S+)$", text)
+        ]
+
+    # A cost that is not known at all has no line.
+    return {
+        f"metrics {of}": _sum(values(f"{of}cost_usd"), values(f"{of}calls_unpriced"))
+        for of in ("", "run_")
+    }
+
+
+def _as_shown(cost: float, unpriced: int) -> str:
+    """Return how a page shows what `figures` has."""
+    return f"${cost:,.2f}{'+?' if unpriced else ''}" if cost else "?" if unpriced else ""
+
+
+def _slow_copy(folder: Path, name: str | None) -> Path:
+    """Return a copy of the project in which a minute lies between two changes of the run."""
+    copy = folder.with_name(f"{folder.name}-slow")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy, symlinks=True)
+    minutes = itertools.count()
+
+    def date(record: Record) -> None:
+        hour, minute = divmod(next(minutes), 60)
+        record["at"] = f"2026-01-01T{hour:02}:{minute:02}:00Z"
+
+    forge(copy / "sync" / ("" if name is None else f"runs/{name}"), date)
+    return copy
+
+
+def _pages(folder: Path, name: str | None, told: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield what the page of costs shows of a run, and what its plot sums up to, if it has one.
+
+    *told* are the facts that have a cost; a plot needs two that came at different times.
+    """
+    shown = "default run" if name is None else name
+    page = Client([_slow_copy(folder, name)]).get("/costs?by=run").text
+    row = re.search(rf'>{shown}</a>.*?data-h="Cost">(.*?)</td>', page.partition("By run</h2>")[2])
+    assert row, page
+    yield row[1]
+    if len({fact["revision"] for fact in told}) > 1:
+        plotted = re.search(rf"■ {shown} (\S+)", words(page))
+        assert plotted, page
+        yield plotted[1]
+
+
 def counted(folder: Path, name: str | None) -> dict[str, tuple[float, int]]:
-    """Return what every view says that the run *name* has cost."""
+    """Return what every view says that the run *name* has cost.
+
+    Pages show cents: what they show is compared with what they have to show of the head.
+    """
     run = run_of(folder, name)
     head, facts = run.head, list(run.history())
     assert head is not None
-    told = [read_usage((fact.get("outcome") or {}).get("usage") or {}) for fact in facts]
-    by_maker = [one.usage for one in build_story(facts).totals.by_maker.values()]
-    (row,) = (row for row in Site([folder]).rows() if row.run.name == name)
-    story = row.project.story(row)
+    used = [(fact.get("outcome") or {}).get("usage") or {} for fact in facts]
+    known = [fact for fact, usage in zip(facts, used, strict=True) if usage.get("cost_usd")]
+    cost, unpriced = figures(head.usage)
+    shown, *plotted = _pages(folder, name, known)
+    assert shown == _as_shown(cost, unpriced)
+    assert plotted in ([], [_as_shown(cost, 0)])
     option = () if name is None else (f"--run={name}",)
     status = json.loads(cli(folder, *option, "status", "--json").stdout)
     lists = [cli(folder, "status", "--all", *more, "--json") for more in ((), ("--ended",))]
     listed = next(one for ran in lists for one in json.loads(ran.stdout) if one["run"] == name)
     usage = status["usage"]
     return {
-        "head": figures(head.usage),
-        "journal": figures(sum_usages(told)),
-        "metrics": figures(sum_usages(by_maker)),
-        "costs page": figures(
-            sum_usages(one.usage for one in story.story.totals.by_maker.values())
-        ),
-        "its plot": figures(sum_usages(one.usage for one in story.spent)),
+        "head": (cost, unpriced),
+        "journal": _sum(*([one.get(key, 0) for one in used] for key in ("cost_usd", "unpriced"))),
+        **_metrics(folder, option),
         "status": (usage["cost_usd"], usage["unpriced"]),
         "status --all": (listed["cost_usd"] or 0.0, listed["unpriced"]),
     }

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer import open_project
-from sequencer.model.command_rules import pause
 from tests.acceptance.cli_process import cli, done, head, scripted_project
+from tests.boundary.forging import forge
 
 TIRED = """\
 agent: {default: tired}
@@ -149,10 +148,9 @@ def test_a_run_with_a_date_at_the_end_of_the_calendar_waits(folder: Path) -> Non
     date = "9999-12-31T23:59:59-12:00"
     assert cli(folder, "set", f"not_before={date}").returncode == 3
     assert cli(folder, "set", "not_before=2030-01-01").returncode == 0
+    assert cli(folder, "stop", "--pause").returncode == 0
     # An earlier version accepted the other date as well.
-    open_project(folder).run().store.update(
-        lambda head: None if head is None else pause(head.replace(not_before=date), at=date[:19])
-    )
+    forge(folder / "sync", lambda record: record["head"].update(not_before=date))
     assert cli(folder, "resume").returncode == 0
     for words in (("status",), ("tick",), ("inbox",), ("status", "--json")):
         called = cli(folder, *words)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import os
 import shutil
 import subprocess
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sequencer import open_project
-from sequencer.project.cleaning import find_unneeded
-from sequencer.store import folder as folders
-from sequencer.store.file import FileStore
+from tests import forked
+from tests.acceptance.cli_process import launched, until
 from tests.unit.cli.calling import call, project
 
 CONFIGURATION = """\
@@ -141,46 +142,71 @@ def test_a_run_with_a_very_deep_folder_is_removed_too(folder: Path, tmp_path: Pa
         subprocess.run(["rm", "-rf", folder / "sync"], check=True)
 
 
+@contextlib.contextmanager
+def locked(folder: Path, run: str) -> Iterator[None]:
+    """Hold the lock of a run, as a process does that changes it."""
+    with (folder / "sync" / "runs" / run / "state.json.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def waiting_remover(folder: Path, run: str) -> forked.Forked:
+    """Start a `clean` that has looked at everything, and waits for the lock of *run* now."""
+    remover = launched(folder, "clean", "--yes", "--json", stdout=subprocess.PIPE)
+    # It removes the logs before it waits for the lock.
+    until(lambda: not list(folder.glob(f"logs/*/runs/{run}/steps/*")))
+    with pytest.raises(subprocess.TimeoutExpired):
+        remover.wait(0.5)
+    return remover
+
+
+def was_removed(remover: forked.Forked) -> dict[str, bool]:
+    """Return for each run that `clean` has found whether it is gone."""
+    with remover:
+        out, _ = remover.communicate(timeout=60)
+    assert remover.returncode == 0
+    return {one["run"]: one["removed"] for one in json.loads(out)}
+
+
 def test_a_run_reset_in_the_meantime_is_not_removed(folder: Path) -> None:
-    (one,) = find_unneeded(open_project(folder), LONG_AGO + 1)
-    assert call(folder, "--run", "old", "reset", "--yes").code == 0
-    assert not one.remove()
-    assert "old" in runs(folder)
+    age(folder / "sync" / "runs" / "new")
+    with locked(folder, "new"):
+        remover = waiting_remover(folder, "new")
+        assert call(folder, "--run", "old", "reset", "--yes").code == 0
+    assert was_removed(remover) == {"new": True, "old": False}
+    assert runs(folder) == ["asks", "old", "stopped"]
 
 
 def test_a_run_changed_during_the_wait_for_the_lock_is_not_removed(folder: Path) -> None:
-    (one,) = find_unneeded(open_project(folder), LONG_AGO + 1)
-    held = open_project(folder).run("old").store
-    assert isinstance(held, FileStore)
-    gone: list[bool] = []
-    with held.hold_lock():
-        remover = threading.Thread(target=lambda: gone.append(one.remove()))
-        remover.start()
-        # It waits for the lock: it has removed the logs, and looked at the state before.
-        while list(folder.glob("logs/*/runs/old/steps/*")):
-            pass
-        remover.join(0.5)
-        assert remover.is_alive()
+    with locked(folder, "old"):
+        remover = waiting_remover(folder, "old")
         os.utime(folder / "sync" / "runs" / "old" / "state.json")
-    remover.join()
-    assert gone == [False]
+    assert was_removed(remover) == {"old": False}
     assert "old" in runs(folder)
 
 
 def test_a_kill_during_removal_leaves_no_partial_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(_: Path) -> None:
-        raise KeyboardInterrupt
+    def killed_once_begun(name: str) -> None:
+        remove = getattr(os, name)
+
+        def removing(*args: object, **more: object) -> None:
+            if list((folder / "sync").glob("removed-*")):
+                raise KeyboardInterrupt
+            remove(*args, **more)
+
+        patched.setattr(os, name, removing)
 
     with monkeypatch.context() as patched:
-        patched.setattr(folders, "remove_tree", killed)
+        for name in ("unlink", "rmdir"):
+            killed_once_begun(name)
         assert call(folder, "clean", "--yes").code == 130
     assert "old" not in runs(folder)
     assert call(folder, "--run", "old", "status").code == 2
     assert list((folder / "sync").glob("removed-*/state.json"))
     assert removed(folder) == [("rest of a removal", None)]
-    assert folders.list_names(folder / "sync" / "runs") != []
+    assert runs(folder) == ["asks", "new", "stopped"]
     assert not list((folder / "sync").glob("removed-*"))
 
 

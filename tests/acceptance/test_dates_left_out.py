@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sequencer import open_project
-from sequencer.plugins.schedules import schedules
-from sequencer.store.user_state import user_state_path
+from tests.acceptance.wrong_clock import DAY_S, Later, mover
 from tests.unit.cli.calling import call, project
 
 CONFIGURATION = """\
@@ -29,8 +26,6 @@ schedules:
   night: {workflow: two, at: "0 2 * * *"}
   letter: {workflow: asks, at: "0 2 * * *"}
 """
-DAY_S = 24 * 60 * 60
-Later = Callable[[float], None]
 
 
 @pytest.fixture
@@ -40,13 +35,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Return what moves the clock of schedules that many days after now."""
+    """Return what moves the clock that many days after now."""
+    return mover(monkeypatch, DAY_S)
 
-    def move(days: float) -> None:
-        moved = SimpleNamespace(time=lambda: time.time() + days * DAY_S)
-        monkeypatch.setattr(schedules, "time", moved)
 
-    return move
+def records() -> Path:
+    """Return where the dates of schedules are kept, see docs/reference/files.md."""
+    return Path(os.environ["XDG_STATE_HOME"], "sequencer", "schedules")
 
 
 def tick(folder: Path, run: str = "night") -> str:
@@ -126,10 +121,12 @@ def test_a_date_blocked_by_a_failure_is_reported(folder: Path, later: Later) -> 
 def test_a_date_before_the_end_of_the_last_start_is_reported(
     folder: Path, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    three_days_ago = time.time() - 3 * DAY_S
     tick(folder)
     later(-1.5)
-    opened = open_project(folder, trust=True)
-    schedules._write(opened, opened.run("night"), schedules.DateNote(time.time() - 3 * DAY_S))
+    (record,) = (path for path in records().iterdir() if str(folder) in path.read_text())
+    note = json.loads(record.read_text())
+    record.write_text(json.dumps({**note, "since": three_days_ago}))
     tick(folder)
     later(0)
     monkeypatch.undo()
@@ -162,7 +159,7 @@ def test_dates_count_from_the_time_of_trust_even_without_a_tick(
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "state"))
     assert call(folder, "trust", "--yes").code == 0
-    assert not user_state_path("schedules").exists()
+    assert not records().exists()
     later(1)
     assert call(folder, "--run", "night", "tick").code == 0
     assert call(folder, "--run", "night", "status", "--json").json["usage"]["steps"] == 1

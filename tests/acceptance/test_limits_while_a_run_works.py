@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine import loop
 from tests.acceptance.flow_projects import write_flow
 from tests.unit.cli.calling import Called, call, project
 
@@ -23,14 +22,17 @@ limits: {steps: 6, failures_in_row: 3}
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    # These agents work for milliseconds only.
-    monkeypatch.setattr(loop, "LOOK_S", 0.0)
     return project(tmp_path / "p", CONFIGURATION)
 
 
-def acting(folder: Path, *lines: str) -> None:
-    """Let the agent change the file in its second step, as a person might meanwhile."""
-    text = "\n".join(("echo x >> count", '[ "$(wc -l < count)" -eq 2 ] || exit 0', *lines))
+def acting(folder: Path, *lines: str, later_s: float = 0.0) -> None:
+    """Let the agent change the file in its second step, as a person might meanwhile.
+
+    That step takes a second, because the limits are read once per second of work (see
+    docs/how-to/limits-and-budgets.md); each other step takes *later_s*.
+    """
+    other = f'[ "$(wc -l < count)" -eq 2 ] || {{ sleep {later_s}; exit 0; }}'
+    text = "\n".join(("echo x >> count", other, *lines, "sleep 1"))
     (folder / "act.sh").write_text(text + "\n")
     assert call(folder, "trust", "--yes").code == 0
 
@@ -87,7 +89,8 @@ def test_only_lower_limits_of_an_untrusted_file_count(folder: Path) -> None:
 
 
 def test_an_unreadable_file_changes_nothing_and_is_reported_once(folder: Path) -> None:
-    acting(folder, "echo 'limits: [' >> orchestration.yaml")
+    # It is read again after every second step.
+    acting(folder, "echo 'limits: [' >> orchestration.yaml", later_s=0.5)
     ended = worked(folder)
     assert steps(folder) == 6, ended.err
     assert ended.err.count("the limits stay as they are: ") == 1

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from sequencer.plugins.git import process
-from sequencer.plugins.schedules import schedules
+from tests.acceptance.cli_process import cli
+from tests.acceptance.wrong_clock import DAY_S, Later, mover
 from tests.clones import git
 from tests.unit.cli.calling import Called, call, project
 from tests.web.conftest import Client, words
@@ -27,10 +25,8 @@ workflows:
   letter: {kind: procedure, steps: [{name: write, text: "Write."}, {name: look, text: "Look."}]}
 """
 SCHEDULED = CONFIGURATION + 'schedules: {night: {workflow: letter, at: "0 2 * * *"}}\n'
-DAY_S = 24 * 60 * 60
 NOT_MERGED = "1 commit of run 'night' is not merged into main: branch sequencer-run/night/run-"
 SKIPPED = "skipped: yesterday's work is not merged"
-Later = Callable[[float], None]
 
 
 @pytest.fixture
@@ -40,13 +36,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Return what moves the clock of schedules that many seconds after now."""
-
-    def move(seconds: float) -> None:
-        moved = SimpleNamespace(time=lambda: time.time() + seconds)
-        monkeypatch.setattr(schedules, "time", moved)
-
-    return move
+    """Return what moves the clock that many seconds after now."""
+    return mover(monkeypatch)
 
 
 def in_git(folder: Path, text: str) -> Path:
@@ -248,21 +239,23 @@ def test_the_web_pages_name_unmerged_work_until_it_is_merged(folder: Path, branc
     assert "which was removed, is not merged" in words(Client([folder]).get("/").text)
 
 
-def test_a_project_without_worktrees_never_calls_git(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = in_git(tmp_path / "p", CONFIGURATION.replace("worktree: true\n", ""))
-    assert call(folder, "run").code == 0
-    asked = list[str]()
-
-    def start(_: object, *argv: str, **__: object) -> None:
-        asked.append(argv[0])
-        raise AssertionError(argv)
-
-    monkeypatch.setattr(process.Git, "start", start)
-    for command in (["status"], ["status", "--all"], ["inbox"]):
-        assert call(folder, *command).code == 0
-    assert asked == []
+def test_a_project_without_worktrees_never_calls_git(tmp_path: Path) -> None:
+    program = tmp_path / "programs" / "git"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\nexit 1\n')
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    for name, text in (
+        ("without", CONFIGURATION.replace("worktree: true\n", "")),
+        ("p", SCHEDULED),
+    ):
+        folder = in_git(tmp_path / name, text)
+        assert call(folder, "run").code == 0
+        assert not (tmp_path / "asked").exists()
+        for command in (["status"], ["status", "--all"], ["inbox"]):
+            assert cli(folder, *command, PATH=path).returncode == 0
+    # The one with a worktree has asked.
+    assert (tmp_path / "asked").exists()
 
 
 # --- the commands that are named, as they are typed -------------------------------------

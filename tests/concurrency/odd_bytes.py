@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pty
 import random
@@ -21,7 +22,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sequencer.store.strictjson import parse_object
 from tests import forked
 from tests.acceptance.cli_process import environment, launched
 from tests.long.report import Report, Size
@@ -143,6 +143,56 @@ def dirt_of(shown: bytes) -> list[str]:
     return ["no UTF-8", *(repr(one) for one in found[:3])]
 
 
+_MAX_BYTES, _MAX_DIGITS, _MAX_DEPTH = 1024 * 1024, 20, 64
+"""What a head or a line of the journal may have, see docs/protocol.md; a command prints no more."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        message = f"a key appears twice among {[key for key, _ in pairs]}"
+        raise ValueError(message)
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        message = f"{text} is no number of JSON"
+        raise ValueError(message)
+    return number
+
+
+def _short(text: str) -> int:
+    if len(text.lstrip("-")) > _MAX_DIGITS:
+        message = f"an integer of {len(text)} digits"
+        raise ValueError(message)
+    return int(text)
+
+
+def _depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max(map(_depth, inner), default=0) + isinstance(value, dict | list)
+
+
+def _strict_object(data: bytes) -> dict[str, Any]:
+    """Return the object in *data*.
+
+    Raises:
+        ValueError: it is no object, or not JSON that any other program reads in the same way.
+    """
+    found = json.loads(
+        data.decode(),
+        object_pairs_hook=_unique,
+        parse_constant=_finite,
+        parse_float=_finite,
+        parse_int=_short,
+    )
+    if not isinstance(found, dict) or len(data) > _MAX_BYTES or _depth(found) > _MAX_DEPTH:
+        message = f"no object, or a large one: {data[:80]!r}"
+        raise ValueError(message)
+    return found
+
+
 def ensure_json(data: bytes) -> list[dict[str, Any]]:
     """Return the objects in *data*, one a line or one in all.
 
@@ -154,10 +204,10 @@ def ensure_json(data: bytes) -> list[dict[str, Any]]:
         raise ValueError(message)
     lines = data.splitlines()
     try:
-        return [parse_object(line) for line in lines if line]
+        return [_strict_object(line) for line in lines if line]
     except ValueError:
         whole = json.loads(data)
-        return whole if isinstance(whole, list) else [parse_object(data)]
+        return whole if isinstance(whole, list) else [_strict_object(data)]
 
 
 def as_json(folder: Path, *arguments: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from sequencer.workflows.prompts import MAX_PROMPT_BYTES
 from tests.contract.client_cases import FAKE_CLIENTS
 from tests.long.report import Report, Size
 from tests.unit.cli.calling import call, state
@@ -158,10 +158,20 @@ def prompt_violations(folder: Path, client: str, size: int) -> list[str]:
     return [f"{client}, {size} bytes: {what}" for what, holds in checks.items() if not holds]
 
 
+def largest_prompt(folder: Path) -> int:
+    """Return how many bytes a prompt may have: the refusal of a larger one says it."""
+    project(folder, {"kind": "command", "argv": ["true"]}, "x" * (32 * KIB * KIB))
+    refused = call(folder, "run", "--max-steps=1", "--quiet")
+    found = re.search(r"the prompt has more than (\d+) bytes", refused.err)
+    assert refused.code == 2, refused.err
+    assert found, refused.err
+    return int(found[1])
+
+
 def campaign(folder: Path, size: Size) -> Report:
     """Try each end, and prompts up to the largest for each client."""
     rounds = 20 if size is Size.LONG else 1
-    sizes = [300 * KIB, 5_000_000, MAX_PROMPT_BYTES]
+    sizes = [300 * KIB, 5_000_000, largest_prompt(folder / "largest")]
     if size is Size.LONG:
         # One argument of a program ends at 128 KiB.
         sizes += [1, 128 * KIB - 1, 128 * KIB, 1024 * KIB]

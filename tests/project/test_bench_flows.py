@@ -16,7 +16,7 @@ from bench.rows import Setting, flow, measure
 from bench.rows.flow_child import schedule
 from bench.rows.step import started
 from sequencer import InvocationLimits, Mode
-from sequencer.workflows.mermaid.parser import read_chart
+from sequencer.testing import ScratchProject
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench is Linux's")
 
@@ -24,12 +24,14 @@ JUDGED = {"flow parse", "flow scheduling", "flow linear", "flow head", "flow hea
 SHOWN = {"flow file", "flow tokens", "flow node", "flow node beyond a step", "flow node wall"}
 
 
-def test_the_chart_has_the_size_in_the_row_and_a_mix_of_features() -> None:
-    found = read_chart(chart())
-    assert len(found.nodes) == 30
-    assert 35 <= len(found.edges) <= 40
-    assert len(found.subgraphs) == 1
-    assert {edge.label for edge in found.edges} >= {"approve", "reject", "needs tests", "passed"}
+def test_the_chart_has_the_size_in_the_row_and_a_mix_of_features(tmp_path: Path) -> None:
+    (tmp_path / "chart.mmd").write_text(chart())
+    found = ScratchProject(tmp_path).run_command("plan", "--chart", "chart.mmd", "--json").json
+    assert len(found["nodes"]) == 30
+    assert 35 <= len(found["edges"]) <= 40
+    assert len(found["subgraphs"]) == 1
+    labels = {edge["label"] for edge in found["edges"]}
+    assert labels >= {"approve", "reject", "needs tests", "passed"}
     assert "class " in chart()
 
 

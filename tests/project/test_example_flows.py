@@ -9,20 +9,12 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
-from sequencer import Head, Mode, Status, open_project, open_run
-from sequencer.model.graph.graph import NodeKind
-from sequencer.model.transitions import Event
-from sequencer.project.checks import check_project
-from sequencer.project.diagnostics import Level
-from sequencer.project.settings import load
-from sequencer.workflows.finding import GraphFile
-from sequencer.workflows.flowfile.reader import load_flow
-from sequencer.workflows.mermaid.parser import read_chart
-from sequencer.workflows.simulate import Replay, read_script, simulate
+from sequencer import Head, Mode, Status, Step, open_run
 from tests import forked
 from tests.project.documents import ROOT, clean_environment, ensure_true, fences, run_region
 
@@ -33,19 +25,31 @@ SCRIPTS = sorted((FOLDER / "scripts").glob("*.json"))
 README = (FOLDER / "README.md").read_text()
 
 
-def flow_of(script: Path) -> GraphFile:
+class Section(NamedTuple):
+    """What a flow's file says about one node."""
+
+    settings: dict[str, Any]
+    text: str
+
+
+def front_matter(path: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(path.read_text().split("---\n")[1]))
+
+
+def sections(path: Path) -> dict[str, Section]:
+    """Return the sections of the flow *path*, by node; each has settings and a text."""
+    parts = re.split(r"^### (\w+)\n---\n", path.read_text(), flags=re.MULTILINE)[1:]
+    found = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        settings, _, text = body.partition("\n---\n")
+        found[name] = Section(yaml.safe_load(settings), text.strip())
+    return found
+
+
+def flow_of(script: Path) -> Path:
     """Return the flow that *script* is for: the one whose name its own begins with."""
     (path,) = [path for path in FLOWS if script.stem.startswith(path.stem)]
-    return load_flow(path)
-
-
-def replayed(script: Path, **changes: Any) -> Replay:
-    said: dict[str, Any] = json.loads(script.read_text())
-    read = read_script({**said, **changes}, script.name)
-    flow = flow_of(script)
-    flow = load_flow(flow.file, overrides=read.overrides)
-    read.check(flow.graph)
-    return simulate(flow.workflow, read.parts)
+    return path
 
 
 def stem(path: Path) -> str:
@@ -71,7 +75,20 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the folder in which nothing is done."""
+    return copied(tmp_path_factory.mktemp("untouched"))
+
+
 def sequencer(folder: Path, *arguments: str, expect: int = 0) -> str:
+    return called(folder, *arguments, expect=expect).stdout
+
+
+def called(
+    folder: Path, *arguments: str, expect: int | None = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run ``sequencer ARGUMENTS`` in *folder*; None: it may end with any exit code."""
     done = forked.run(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=folder,
@@ -82,9 +99,41 @@ def sequencer(folder: Path, *arguments: str, expect: int = 0) -> str:
         timeout=60,
     )
     said = f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert done.returncode == expect, said
+    assert expect in (None, done.returncode), said
     assert "Traceback" not in done.stderr, said
-    return str(done.stdout)
+    return done
+
+
+def planned(folder: Path, path: Path) -> dict[str, Any]:
+    """Return the nodes and edges of a flow, as `plan` prints them."""
+    return dict(json.loads(sequencer(folder, "plan", path.name, "--json")))
+
+
+def drawn_by(folder: Path, path: Path) -> Any:
+    """Return the chart of a flow, as `plan --chart` prints it."""
+    return json.loads(sequencer(folder, "plan", "--chart", path.name, "--json"))
+
+
+def steps_of(folder: Path, path: Path) -> tuple[Step, ...]:
+    """Return the steps of a flow in *folder*, where it is then the workflow of runs."""
+    configuration = folder / "orchestration.yaml"
+    text = configuration.read_text()
+    configuration.write_text(
+        re.sub("^workflow: .*", f"workflow: {path.stem}", text, flags=re.MULTILINE)
+    )
+    workflow = open_run(folder, environment={}).workflow
+    assert workflow.name == path.stem
+    return workflow.steps
+
+
+def replayed(folder: Path, script: Path, **changes: Any) -> dict[str, Any]:
+    """Return what `plan --simulate` prints for *script* with some keys changed."""
+    said: dict[str, Any] = json.loads(script.read_text())
+    changed = folder.parent / script.name
+    changed.write_text(json.dumps({**said, **changes}))
+    flow = flow_of(script).name
+    options = ("--simulate", "--script", str(changed), "--json")
+    return dict(json.loads(sequencer(folder, "plan", flow, *options)))
 
 
 def facts_of(folder: Path, run: str) -> list[dict[str, Any]]:
@@ -110,90 +159,107 @@ def accepted(facts: list[dict[str, Any]]) -> list[str]:
 # --- as they are written -----------------------------------------------------------------
 
 
-def test_six_flows_are_in_the_table_and_configured() -> None:
+def test_six_flows_are_in_the_table_and_configured(untouched: Path) -> None:
     names = [path.stem for path in FLOWS]
     assert len(names) == 6
     assert re.findall(r"^\| \[([\w-]+)\]\(\1\.md\)", README, re.MULTILINE) == [
         *("code-review", "write-test-fix", "release", "triage"),
         *("research-fan-out", "nightly-maintenance"),
     ]
-    settings = load(FOLDER, env={})
-    assert sorted(settings.registry.flows) == names
+    listed = json.loads(sequencer(untouched, "plan", "--list", "--json"))
+    assert sorted(one["name"] for one in listed if one["kind"] == "graph") == names
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=stem)
-def test_it_loads_without_a_warning(path: Path) -> None:
-    flow = load_flow(path)
-    assert flow.warnings == ()
-    assert flow.workflow.name == path.stem
-    assert flow.description
-    assert flow.version
-    unreachable = {node.id for node in flow.graph.nodes} - flow.graph.reachable
-    assert unreachable == set()
+def test_it_loads_without_a_warning(untouched: Path, path: Path) -> None:
+    replay = called(untouched, "plan", path.name, "--simulate", "--json")
+    assert replay.stderr == ""
+    front = front_matter(path)
+    assert front["id"] == path.stem
+    assert front["description"]
+    assert front["version"]
+    chart = planned(untouched, path)
+    # The first node is the entry of each of them.
+    assert "entrypoint" not in front
+    reached, left = set[str](), [chart["nodes"][0]["id"], front.get("onError")]
+    while left:
+        node = left.pop()
+        reached.add(node)
+        ways = {edge["to"] for edge in chart["edges"] if edge["from"] == node}
+        left += ways - reached
+    assert {node["id"] for node in chart["nodes"]} == reached - {None}
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=stem)
-def test_every_node_has_a_description_and_limits(path: Path) -> None:
-    flow = load_flow(path)
-    for step in flow.workflow.steps:
+def test_every_node_has_a_description_and_limits(project: Path, path: Path) -> None:
+    said = sections(path)
+    for step in steps_of(project, path):
         assert step.timeout_s, step.name
         assert step.retry, step.name
-        assert flow.graph.by_id[step.name].description, step.name
+        assert said[step.name].settings["description"], step.name
         # A model is told what to answer with; a command of the project's own needs no words.
         assert step.agent == "tests" or len(step.text or "") > 100, step.name
-    assert flow.graph.timeout_ms
-    for node in flow.graph.nodes:
-        if node.kind is NodeKind.HUMAN:
-            assert node.question, node.id
-            assert all(option.description for option in node.options), node.id
+    assert front_matter(path)["config"]["timeout"]
+    for node in planned(project, path)["nodes"]:
+        if node["kind"] == "human":
+            settings, question = said[node["id"]]
+            assert question, node["id"]
+            options = settings.get("options", ())
+            assert all(option["description"] for option in options), node["id"]
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=stem)
-def test_the_prompt_of_a_choice_names_each_of_its_answers(path: Path) -> None:
-    graph = load_flow(path).graph
-    steps = {step.name: step for step in load_flow(path).workflow.steps}
-    for name, step in steps.items():
-        labels = {graph.edges[place].label for place in graph.outgoing[name]} - {"default"}
+def test_the_prompt_of_a_choice_names_each_of_its_answers(project: Path, path: Path) -> None:
+    edges = planned(project, path)["edges"]
+    for step in steps_of(project, path):
+        labels = {edge["label"] for edge in edges if edge["from"] == step.name} - {"default"}
         if len(labels) > 1 and step.agent is None:
             missing = [label for label in labels if f"`{label}`" not in (step.text or "")]
-            assert missing == [], name
+            assert missing == [], step.name
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=stem)
-def test_its_chart_matches_what_github_draws(path: Path) -> None:
+def test_its_chart_matches_what_github_draws(untouched: Path, path: Path) -> None:
     # Recorded from the Mermaid package itself; `pytest -m mermaid` asks it again.
     drawn: dict[str, Any] = json.loads(DRAWN.read_text())
     assert drawn.keys() == {path.stem for path in FLOWS}
-    assert read_chart(load_flow(path).mermaid).as_json() == drawn[path.stem]
+    assert drawn_by(untouched, path) == drawn[path.stem]
 
 
 def test_the_project_readme_shows_the_chart_of_an_example() -> None:
-    (shown,) = [fence for fence in fences(ROOT / "README.md") if fence.language == "mermaid"]
-    assert shown.text.strip() == load_flow(FOLDER / "code-review.md").mermaid.strip()
+    shown, example = (
+        [fence.text for fence in fences(page) if fence.language == "mermaid"]
+        for page in (ROOT / "README.md", FOLDER / "code-review.md")
+    )
+    assert len(shown) == 1
+    assert shown == example
 
 
 # --- on a virtual clock ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=stem)
-def test_it_follows_the_recorded_trace(script: Path) -> None:
+def test_it_follows_the_recorded_trace(untouched: Path, script: Path) -> None:
     expected = json.loads(script.read_text())["expect"]
-    done = replayed(script)
-    assert list(done.trace) == expected["trace"]
-    assert done.status == expected["status"]
+    done = replayed(untouched, script)
+    assert done["trace"] == expected["trace"]
+    assert done["status"] == expected["status"]
 
 
-def test_the_scripts_reach_every_node_that_has_work() -> None:
+def test_the_scripts_reach_every_node_that_has_work(untouched: Path) -> None:
     reached: dict[str, set[str]] = {path.stem: set() for path in FLOWS}
     for script in SCRIPTS:
         trace = json.loads(script.read_text())["expect"]["trace"]
-        reached[flow_of(script).workflow.name] |= {
+        reached[flow_of(script).stem] |= {
             line.split()[2] for line in trace if line.split()[1] == "start"
         }
+    working = ("agent", "human")
     missing = {
-        name: {node.id for node in load_flow(FOLDER / f"{name}.md").graph.nodes if node.works}
-        - found
-        for name, found in reached.items()
+        path.stem: {
+            node["id"] for node in planned(untouched, path)["nodes"] if node["kind"] in working
+        }
+        - reached[path.stem]
+        for path in FLOWS
     }
     # Three kinds of issues go a way that looks like the recorded ones.
     assert missing.pop("triage") == {"scope", "look_up"}
@@ -201,31 +267,31 @@ def test_the_scripts_reach_every_node_that_has_work() -> None:
     assert not any(missing.values()), missing
 
 
-def test_a_recorded_trace_is_really_compared() -> None:
+def test_a_recorded_trace_is_really_compared(untouched: Path) -> None:
     script = FOLDER / "scripts" / "triage-unclear.json"
-    other = replayed(script, nodes={"classify": {"out": ["question"]}})
-    assert list(other.trace) != json.loads(script.read_text())["expect"]["trace"]
-    assert any(line.endswith("start look_up") for line in other.trace)
+    other = replayed(untouched, script, nodes={"classify": {"out": ["question"]}})
+    assert other["trace"] != json.loads(script.read_text())["expect"]["trace"]
+    assert any(line.endswith("start look_up") for line in other["trace"])
 
 
-def test_no_repair_continues_forever_at_night() -> None:
+def test_no_repair_continues_forever_at_night(untouched: Path) -> None:
     script = FOLDER / "scripts" / "nightly-maintenance.json"
     nodes = {
         "choose": {"out": ["work"]},
         "check_it": {"out": ["failed"]},
         "put_back": {"out": ["again"]},
     }
-    done = replayed(script, nodes=nodes)
-    assert done.status == "max_iterations"
-    tries = Counter(event for _, event, node, _ in done.facts if node == "fix")
-    assert tries[Event.SUCCEEDED] == 3
+    done = replayed(untouched, script, nodes=nodes)
+    assert done["status"] == "max_iterations"
+    repairs = [line for line in done["trace"] if line.split(" ", 1)[1] == "done fix"]
+    assert len(repairs) == 3
 
 
-def test_a_failure_at_night_is_written_down() -> None:
+def test_a_failure_at_night_is_written_down(untouched: Path) -> None:
     script = FOLDER / "scripts" / "nightly-maintenance.json"
-    done = replayed(script, nodes={"links": {"out": [{"error": "no network"}]}})
-    assert done.status == "completed_after_error"
-    assert [line.split(" ", 1)[1] for line in done.trace[-5:]] == [
+    done = replayed(untouched, script, nodes={"links": {"out": [{"error": "no network"}]}})
+    assert done["status"] == "completed_after_error"
+    assert [line.split(" ", 1)[1] for line in done["trace"][-5:]] == [
         "onError -> complain",
         "start complain",
         "done complain",
@@ -238,9 +304,13 @@ def test_a_failure_at_night_is_written_down() -> None:
 
 
 def problems(project: Path) -> list[str]:
-    found = check_project(open_project(project, environment={}), None)
+    found = json.loads(called(project, "check", "--json", expect=None).stdout)["findings"]
     # What a client may do unless its own settings say more is a notice.
-    return [str(finding) for finding in found if finding.level is not Level.NOTICE]
+    return [
+        f"{one['where']}: {one['message']}; {one['hint']}"
+        for one in found
+        if one["level"] != "notice"
+    ]
 
 
 def test_each_agent_in_the_readme_supports_what_the_nodes_need(project: Path) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sequencer.files.keys import fields_by_key
-from sequencer.workflows.flowfile.reader import read_flow
-from sequencer.workflows.flowfile.settings import TOOLS, FlowKeys, FrontMatter, NodeSettings
+from sequencer.testing import CommandOutput, ScratchProject
 from tests.project.documents import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "flowcharts.md").read_text()
@@ -28,32 +25,71 @@ def first_cells(text: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
-def keys(model: type[FlowKeys], path: str = "") -> Iterator[str]:
-    for name, field in fields_by_key(model).items():
-        inner = [
-            each
-            for each in FlowKeys.__subclasses__()
-            if each.__name__ in str(field.annotation) and "list[" not in str(field.annotation)
-        ]
-        if inner:
-            yield from keys(inner[0], f"{path}{name}.")
-        else:
-            yield f"{path}{name}"
+WRONG = """\
+---
+zork: 1
+config: {zork: 1}
+retry: {zork: 1}
+---
+
+```mermaid
+flowchart TD
+    a[A]
+```
+
+### a
+---
+zork: 1
+config: {zork: 1}
+output: {zork: 1}
+tools: {zork: true}
+---
+Do it.
+"""
 
 
-def test_all_front_matter_keys_are_listed() -> None:
-    assert first_cells(part("Front matter")) == set(keys(FrontMatter))
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return what is said about a file with wrong keys: each time the ones that there are."""
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "wrong.md").write_text(WRONG)
+    ran = ScratchProject(folder).run_command("plan", "wrong.md")
+    assert ran.exit_code == 2
+    return ran.stderr
 
 
-def test_all_settings_of_nodes_are_listed() -> None:
-    known = set(keys(NodeSettings))
-    written = {key for key in known if not key.startswith("config.retry.")} | {"config.retry"}
-    assert first_cells(part("Sections")) == written
+def offered(refused: str, place: str) -> set[str]:
+    """Return what is said to be known at the *place* of a wrong key or tool."""
+    found = re.search(rf" {place} 'zork'\n  (?:known keys|there are): (.*)\n", refused)
+    assert found, (place, refused)
+    return set(found[1].split(", "))
 
 
-def test_all_tools_are_listed() -> None:
+def planned(folder: Path, name: str, text: str) -> CommandOutput:
+    """Return what `plan` prints about the workflow file *text*."""
+    project = ScratchProject(folder)
+    (folder / name).write_text(text)
+    return project.run_command("plan", name, "--json")
+
+
+def test_all_front_matter_keys_are_listed(refused: str) -> None:
+    known = offered(refused, "wrong.md: unknown key") - {"config", "retry"}
+    for key in ("config", "retry"):
+        known |= {f"{key}.{inner}" for inner in offered(refused, f"{key}: unknown key")}
+    assert first_cells(part("Front matter")) == known
+
+
+def test_all_settings_of_nodes_are_listed(refused: str) -> None:
+    known = offered(refused, "a: unknown key") - {"config", "output"}
+    for key in ("config", "output"):
+        known |= {f"{key}.{inner}" for inner in offered(refused, f"a: {key}: unknown key")}
+    assert first_cells(part("Sections")) == known
+
+
+def test_all_tools_are_listed(refused: str) -> None:
     row = next(line for line in part("Sections").splitlines() if line.startswith("| `tools`"))
-    assert set(re.findall(r"`(\w+)`", row)) - {"tools", "true", "false"} == set(TOOLS)
+    written = set(re.findall(r"`(\w+)`", row)) - {"tools", "true", "false"}
+    assert written == offered(refused, "there is no tool")
 
 
 def test_the_listed_codes_are_the_used_ones() -> None:
@@ -61,22 +97,23 @@ def test_the_listed_codes_are_the_used_ones() -> None:
     assert first_cells(part("Errors")) == used
 
 
-def test_the_example_is_a_workflow_without_a_warning() -> None:
+def test_the_example_is_a_workflow_without_a_warning(tmp_path: Path) -> None:
     example = PAGE.split("````markdown\n", 1)[1].split("````\n", 1)[0]
-    flow = read_flow(example, file=Path("example.md"))
-    assert flow.warnings == ()
-    assert flow.title == "Fix until green"
-    assert [step.name for step in flow.workflow.steps] == ["write", "test", "publish"]
-    assert len(flow.graph.back_edges) == 1
+    ran = planned(tmp_path, "example.md", example)
+    assert ran.stderr == ""
+    assert ran.json["title"] == "Fix until green"
+    agents = [node["id"] for node in ran.json["nodes"] if node["kind"] == "agent"]
+    assert agents == ["write", "test", "publish"]
+    assert sum(edge["is_back"] for edge in ran.json["edges"]) == 1
 
 
 @pytest.mark.parametrize(
     ("row", "kind"), [(0, "agent"), (1, "human"), (2, "marker"), (3, "decision")]
 )
-def test_the_shapes_match_the_table(row: int, kind: str) -> None:
+def test_the_shapes_match_the_table(tmp_path: Path, row: int, kind: str) -> None:
     table = [line for line in part("The chart").splitlines() if line.startswith("| `a")]
     shapes = re.findall(r"`(a[^`]*)`", table[row].split("|")[1])
     assert shapes
-    for shape in shapes:
-        graph = read_flow(f"flowchart TD\n{shape}\n", file=Path("c.mmd")).graph
-        assert graph.by_id["a"].kind == kind, shape
+    for number, shape in enumerate(shapes):
+        ran = planned(tmp_path, f"c{number}.mmd", f"flowchart TD\n{shape}\n")
+        assert [node["kind"] for node in ran.json["nodes"]] == [kind], shape

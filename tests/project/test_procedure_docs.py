@@ -2,70 +2,84 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from sequencer.model.request import Request
-from sequencer.plugins.requests.routing import system_prompts_for
-from sequencer.plugins.requests.section import get_routing_settings
-from sequencer.project.settings import Settings, load
+from sequencer import Step
+from sequencer.testing import ScratchProject
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "procedures-of-your-own.md"
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def project(tmp_path: Path) -> ScratchProject:
     """All the examples of the page as one file."""
-    whole: dict[str, dict[str, object]] = {}
+    whole: dict[str, dict[str, Any]] = {}
     for example in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         for section, entries in yaml.safe_load(example).items():
             whole.setdefault(section, {}).update(entries)
-    (tmp_path / "orchestration.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
-    return load(tmp_path, env={})
+    whole["agents"]["tester"] = {"kind": "scripted", "outcomes": [{"output": "done"}]}
+    prompts = {"system/researcher.md": "You find out.\n"}
+    return ScratchProject(tmp_path, whole, prompts=prompts)
 
 
-def steps(settings: Settings, name: str) -> list[str]:
-    return [step.name for step in settings.registry.get(name).steps]
+def steps(project: ScratchProject, name: str) -> tuple[Step, ...]:
+    """Return the steps of a workflow, which is then that of the project's runs."""
+    path = project.folder / "orchestration.yaml"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "workflow": name}))
+    return project.run().workflow.steps
 
 
-def test_a_built_in_procedure_can_be_changed(settings: Settings) -> None:
-    changed = settings.registry.get("full-development")
-    assert changed.steps[1].agent == "tests"
-    assert changed.steps[1].validation is not None
-    assert changed.steps[3].prompt == "subroutines/verbose-summary.md"
+def planned(project: ScratchProject, request: str, *options: str) -> Any:
+    return project.run_command("plan", "--json", "--request", request, *options).json
+
+
+def test_a_built_in_procedure_can_be_changed(project: ScratchProject) -> None:
+    changed = steps(project, "full-development")
+    assert changed[1].agent == "tests"
+    assert changed[1].validation is not None
+    assert changed[3].prompt == "subroutines/verbose-summary.md"
     # What extends it has the changes too.
-    assert settings.registry.get("my-dev").steps[2].agent == "tests"
+    assert steps(project, "my-dev")[2].agent == "tests"
 
 
-def test_a_gate_can_be_removed(settings: Settings) -> None:
-    gate = settings.registry.get("debugger-unattended").steps[1]
+def test_a_gate_can_be_removed(project: ScratchProject) -> None:
+    gate = steps(project, "debugger-unattended")[1]
     assert (gate.name, gate.requires_approval, gate.approval) == ("get-approval", False, None)
 
 
-def test_a_fixer_can_be_changed_by_its_name(settings: Settings) -> None:
-    validation = settings.registry.get("thrifty").steps[1].validation
+def test_a_fixer_can_be_changed_by_its_name(project: ScratchProject) -> None:
+    validation = steps(project, "thrifty")[1].validation
     assert validation is not None
     assert validation.fixer is not None
     assert validation.fixer.model == "sonnet"
 
 
-def test_steps_can_be_added_and_omitted(settings: Settings) -> None:
-    assert steps(settings, "my-dev") == [
+def test_steps_can_be_added_and_omitted(project: ScratchProject) -> None:
+    assert [step.name for step in steps(project, "my-dev")] == [
         *("coding-activity", "tidy", "verifications", "security-review", "git-gh")
     ]
-    assert steps(settings, "hand-over") == [
+    assert [step.name for step in steps(project, "hand-over")] == [
         *("coding-activity", "verifications", "hand-over", "concise-summary")
     ]
-    assert {"my-dev", "triage"} <= set(settings.registry.procedure_names)
+    listed = project.run_command("plan", "--list", "--json").json
+    procedures = {one["name"] for one in listed if one["kind"] == "procedure"}
+    assert {"my-dev", "triage"} <= procedures
 
 
-def test_routing_and_roles_can_be_configured(settings: Settings) -> None:
-    routing = get_routing_settings(settings)
-    assert routing.procedure_for("planning") == "orchestrator-full"
-    assert routing.fallback == "plan-mode"
-    request = Request(title="x", labels=("Spike", "bug"))
-    assert system_prompts_for(request, routing) == ("system/researcher.md", "system/shared.md")
-    assert list(routing.substitutions.values()) == ["https://linear.app/acme/"]
+def test_routing_and_roles_can_be_configured(project: ScratchProject) -> None:
+    planning = planned(project, "Plan how to move")
+    assert (planning["classification"], planning["procedure"]) == ("planning", "orchestrator-full")
+    unclear = planned(project, "zzz")
+    assert (unclear["source"], unclear["procedure"]) == ("fallback", "plan-mode")
+    labels = ("--label", "Spike", "--label", "bug")
+    found = planned(project, "x", *labels, "--procedure", "full-development")
+    assert found["steps"][0]["append_system_prompt"] == [
+        *("system/researcher.md", "system/shared.md")
+    ]
+    assert list(found["substitutions"].values()) == ["https://linear.app/acme/"]

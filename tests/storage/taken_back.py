@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sequencer.store.user_state import STATE_VARIABLE
 from tests.clones import ENVIRONMENT, git
 from tests.long.report import Report, Size
 from tests.storage.commands import Ended, sequencer
@@ -179,9 +178,9 @@ def campaign(folder: Path, size: Size) -> Report:
     """git, backups and people put a run's files back, between and in steps; copies and moves."""
     chance = random.Random(SEED)  # noqa: S311 - the same in each run
     counts, violations = Counter[str](), list[str]()
-    outer = {name: os.environ.get(name) for name in (*ENVIRONMENT, STATE_VARIABLE)}
+    outer = {name: os.environ.get(name) for name in (*ENVIRONMENT, "XDG_STATE_HOME")}
     variables: dict[str, Any] = {**ENVIRONMENT, "PATH": os.environ["PATH"]}
-    os.environ.update(variables, **{STATE_VARIABLE: str(folder / "own")})
+    os.environ.update(variables, XDG_STATE_HOME=str(folder / "own"))
     try:
         for number in range(ROUNDS[size]):
             one = Round(folder / str(number), chance)

@@ -11,8 +11,12 @@ import pytest
 
 from sequencer.errors import UsageRefused
 from sequencer.plugins.schedules.installers import Cron, Job
-from sequencer.project.agents import CLIENTS
-from tests.isolation import FAKE_PROGRAMS, isolate, kept, without_agents
+from sequencer.project import agents
+from tests.isolation import CLIENTS, FAKE_PROGRAMS, isolate, kept, without_agents
+
+
+def test_every_client_that_is_looked_for_is_kept_from_tests() -> None:
+    assert sorted(CLIENTS) == sorted(agents.CLIENTS)
 
 
 def test_the_environment_contains_nothing_from_the_person_who_runs_tests() -> None:

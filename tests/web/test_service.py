@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import plistlib
 import re
@@ -16,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer import open_project
-from sequencer.plugins.web.section import get_webhook_options
 from tests import forked
 from tests.loopback import free_ports
 from tests.web.deliveries import make_project
@@ -316,9 +315,10 @@ def test_the_commands_of_the_how_to_guide_work_with_its_settings(home: Home) -> 
     (home.project / "prompts" / "main.md").write_text("x\n", encoding="utf-8")
     home.environment |= {"GITHUB_TOKEN": "t-github", "LINEAR_TOKEN": "t-linear"}
     home.environment |= {"LINEAR_WEBHOOK_SECRET": "a secret that is long enough"}
-    loaded = open_project(home.project).settings
-    assert get_webhook_options(loaded).github.repositories == ("acme/app",)
-    assert get_webhook_options(loaded).linear.teams == ("ENG",)
+    listed = json.loads(home.sequencer("check", "--settings", "--json").stdout)
+    values = {one["key"]: one["value"] for one in listed}
+    assert values["webhooks.github.repositories"] == ["acme/app"]
+    assert values["webhooks.linear.teams"] == ["ENG"]
     commands = re.findall(r"^\$ sequencer (.*?)(?: \|\|.*)?$", text, re.MULTILINE)
     commands += re.findall(r"^sequencer (schedule install .*)$", text, re.MULTILINE)
     assert {one.split()[0] for one in commands} == {"check", "trust", "schedule"}
