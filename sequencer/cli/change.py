@@ -73,7 +73,8 @@ def show_change(invocation: Invocation, run: Run, head: Head, done: str, options
             invocation.notify(error.hint)
         return
     invocation.echo(f"next: {one_line(next_step)}")
-    if head.status in ("waiting-next", "idle") and not head.claims and not head.exit:
+    is_free = not drop_gone_claims(head, list_holders(run, head)).claims
+    if head.status in ("waiting-next", "idle", "running") and is_free and not head.exit:
         line = f"sequencer {run_option(run.name)}run"
         # A timer's tick doesn't have the options.
         effect = f" {options}" if options else " (a timer's next tick does, too)"
@@ -447,7 +448,8 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
             "'sequencer status --all' lists the runs",
         )
     head = run.do(Pause() if pause else Stop(reason)).head
-    state = "paused" if pause else "stopped"
+    # A pause of a stopped run changes nothing that a person sees: the run stays stopped.
+    state = "paused" if pause and not head.exit else "stopped"
     suffix = ""
     if now and head.claims:
         change = run.do(StopNow())

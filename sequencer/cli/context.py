@@ -203,7 +203,7 @@ class Invocation(Struct):
         if name is not None and not may_begin:
             known_names = self._list_known_runs(project)
             if slug(name) not in map(slug, known_names):
-                raise UnknownName("run", name, known_names, where="--run")
+                raise UnknownName("run", name, ("default", *known_names), where="--run")
         if name not in self._runs:
             self._runs[name] = run = project.run(name)
             if name is not None and may_begin and not os.path.lexists(run.store.state_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from sequencer.cli.views.text import one_line, strip_controls
 from sequencer.engine.events import Noticed, RunEvent
 from sequencer.engine.run import Run
 from sequencer.errors import (
+    DefinitionChanged,
     SequencerError,
     TransitionRefused,
     UnknownName,
@@ -125,7 +127,7 @@ def _require_single_run(invocation: Invocation, runs: list[Run]) -> Run:
         TransitionRefused: there are several runs.
     """
     if len(runs) > 1:
-        names = ", ".join(sorted(run.name or "the default run" for run in runs))
+        names = ", ".join(sorted(run.name or "default" for run in runs))
         raise TransitionRefused(
             f"answer: {len(runs)} runs wait for a decision: {names}",
             hint="'sequencer --run NAME answer …' answers one of them",
@@ -546,7 +548,10 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
         return
     effect = "it will read this when it starts"
     if runs:
-        place_suffix = "" if run.kind.has_one_place else " at it"
+        place_suffix = ""
+        # The message is recorded: a definition that has changed must not make it look refused.
+        with contextlib.suppress(DefinitionChanged):
+            place_suffix = "" if run.kind.has_one_place else " at it"
         effect = f"it is running and does not see this; another attempt{place_suffix} will"
         effect += ", or the tasks that wait for it" if place_suffix else ""
     invocation.notify(f"message sent to {one_line(step or 'the step that comes next')}: {effect}")

@@ -30,6 +30,7 @@ from sequencer.errors import (
     set_typed_options,
 )
 from sequencer.executors.guard import DUMPABLE, Prctl
+from sequencer.files.textfile import MAX_RUN_NAME
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def _make_setter(field: str) -> Callable[[click.Context, click.Parameter, Any], 
     return callback
 
 
-MAX_RUN_NAME = 100
 BUILT = Path(sequencer.__file__).with_name("built.txt")
 """The commit of the build; setup.py writes it when the package is built."""
 

@@ -26,6 +26,8 @@ SCHEMA_NAME = ".orchestration.schema.json"
 """A copy next to the configuration, so that editors find it without a network."""
 DEFAULT_STATE_FILE = "sync/state.json"
 STATE_VARIABLE = "SEQUENCER_STATE_FILE"
+MAX_RUN_NAME = 100
+"""How many characters a run's name has at most; a longer one does not fit into tables."""
 
 
 class Location(NamedTuple):

@@ -19,7 +19,7 @@ from sequencer.errors import (
     UsageRefused,
     format_command,
 )
-from sequencer.files.textfile import slug
+from sequencer.files.textfile import MAX_RUN_NAME, slug
 from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
@@ -183,7 +183,7 @@ def choose_run_name(
         return None
     settings = project.settings
     is_default = settings.workflow.name == workflow.name and is_configured(project, asked)
-    return None if name is None and is_default else name or slug(workflow.name)
+    return None if name is None and is_default else name or _name_run_of(project, workflow.name)
 
 
 def resolve_run(
@@ -212,7 +212,7 @@ def resolve_run(
     workflow_name = source.workflow.name
     run_name = choose_run_name(project, asked, source.workflow, name, means_default=means_default)
     if is_new:
-        return _find_free_name(project, run_name or slug(workflow_name)), source
+        return _find_free_name(project, run_name or _name_run_of(project, workflow_name)), source
     store = project.run(run_name).store
     head = store.view().head
     if head is None:
@@ -243,6 +243,17 @@ def _describe_start(head: Head, source: FlowSource | None) -> str:
     if source is not None and source.file is not None:
         return f"it was started from {source.file}"
     return f"it was started with {head.workflow_name!r}"
+
+
+def _name_run_of(project: Project, workflow_name: str) -> str:
+    """Return the name of the workflow's run: the workflow's own, if a person can type it.
+
+    Else, and if an earlier version of this program has started the run, it is the slug.
+    """
+    slugged = slug(workflow_name)
+    can_be_typed = workflow_name.isprintable() and len(workflow_name) <= MAX_RUN_NAME
+    is_old = slugged != workflow_name and slugged in project.run_names()
+    return workflow_name if can_be_typed and not is_old else slugged
 
 
 def _find_free_name(project: Project, base_name: str) -> str:

@@ -306,7 +306,7 @@ def _recover_without_journal(files: RunFiles, scan: Scan) -> Recovered:
         )
     if (evidence := files.find_leftover()) is not None:
         raise CorruptState(
-            f"and its journal are missing, but {evidence} shows that the run had started",
+            f"is missing, and so is the journal, but {evidence} shows that the run had started",
             where=location,
             hint="restore the folder, or remove all of it to start over",
         )

@@ -253,7 +253,9 @@ class InterruptedRun(Struct, frozen=True):
         steps = ", ".join(repr(claim.step) for claim in self.claims)
         workers = self.run.list_attempt_processes() or {}
         holders = dict.fromkeys(workers.get(c.token) or c.owner.words for c in self.claims)
-        return one_line(f"{steps} was interrupted: {', '.join(holders)} is gone")
+        verb = "was" if len(self.claims) == 1 else "were"
+        gone = "is gone" if len(holders) == 1 else "are gone"
+        return one_line(f"{steps} {verb} interrupted: {', '.join(holders)} {gone}")
 
 
 def find_interruption(run: Run, head: Head) -> InterruptedRun | None:

@@ -41,6 +41,7 @@ from sequencer.errors import (
     DefinitionChanged,
     SequencerError,
     StepsMissing,
+    format_command,
 )
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.history.words import format_time
@@ -199,6 +200,9 @@ class Snapshot(Struct, frozen=True):
         if readiness is not None and readiness.kind not in (*_FREE, ReadinessKind.COMPLETE):
             due_time = format_time(readiness.until) if readiness.until else ""
             lines.append(readiness.message.replace(readiness.until or due_time, due_time))
+        if self.head is not None and self.head.pause_requested and self.head.claims:
+            command = format_command(self.name, "resume")
+            lines.append(f"the run pauses when its running step ends; {command} withdraws that")
         if (node := self.next_try) is not None:
             lines.append(describe_retry(node.node.id, format_time(node.due or ""), self.name))
         return [*lines, *(f"{reason}: no task starts" for reason in self.stopped_by)]

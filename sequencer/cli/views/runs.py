@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.cli.views.facts import read_journal_end
 from sequencer.cli.views.text import age_s, one_line
@@ -178,6 +179,8 @@ class Open(Struct, frozen=True):
     questions: tuple[Question, ...] = ()
     is_on_hold: bool = False
     """Whether a person has stopped or paused it."""
+    has_others: bool = False
+    """Whether other runs wait too, so that an answer must name even the default run."""
 
     @property
     def name(self) -> str:
@@ -214,7 +217,9 @@ class Open(Struct, frozen=True):
 
     @property
     def _answer(self) -> str:
-        return f"sequencer {self.option}answer"
+        is_default = self.run.name is None and self.has_others
+        option = run_option("default") if is_default else self.option
+        return f"sequencer {option}answer"
 
 
 class Need(Struct, frozen=True):
@@ -438,7 +443,8 @@ def find_waiting_runs(
     unread_runs = {
         run: error for run, error in results.items() if isinstance(error, SequencerError)
     }
-    return [result for result in results.values() if isinstance(result, Open)], unread_runs
+    items = [result for result in results.values() if isinstance(result, Open)]
+    return [replace(item, has_others=len(items) > 1) for item in items], unread_runs
 
 
 def find_open_item(run: Run, head: Head) -> Open | None:

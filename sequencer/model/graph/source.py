@@ -122,7 +122,7 @@ def _describe_list_changes(
                 key for key in keys if old_items[name].get(key) != new_items[name].get(key)
             ]
             labels = [(names or {}).get(key, key) for key in changed_keys]
-            lines.append(f"{noun} {name!r} has a different {', '.join(labels)}")
+            lines.append(f"{noun} {name!r} differs in {', '.join(labels)}")
     old_order, new_order = (
         [item_name for item_name in definition if item_name in new_items and item_name in old_items]
         for definition in (old_items, new_items)

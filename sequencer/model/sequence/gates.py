@@ -202,13 +202,14 @@ def send_feedback(
     """Send the run back to *target*, whose step gets *text*; later, the gate opens again.
 
     Raises:
-        TransitionRefused: see `open_gate`; or the text is empty or too long for a prompt.
+        TransitionRefused: see `open_gate`.
+        UsageRefused: the text is empty, or too long for a prompt.
     """
     gate = open_gate(head, "feedback", token)
     if not text.strip():
-        raise TransitionRefused("feedback: the text is empty", hint="say what to change")
+        raise UsageRefused("feedback: the text is empty", hint="say what to change")
     if len(text) > MAX_FEEDBACK_CHARS:
-        raise TransitionRefused(
+        raise UsageRefused(
             f"feedback: {len(text)} characters are too many; the limit is {MAX_FEEDBACK_CHARS}",
             hint="write it to a file in the project, and name the file",
         )
