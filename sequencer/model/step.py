@@ -26,7 +26,8 @@ Name = Annotated[
 """A name of a step, workflow or agent: one line, 1 to 100 characters."""
 
 
-Purpose = Annotated[str, Field(max_length=500)]
+MAX_PURPOSE = 500
+Purpose = Annotated[str, Field(max_length=MAX_PURPOSE)]
 """What something is for; lists show it to people."""
 
 

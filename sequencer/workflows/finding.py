@@ -43,7 +43,6 @@ class GraphFile(Struct, frozen=True, kw_only=True):
 
     workflow: Workflow
     title: str
-    description: str
     file: Path
     format_place: Callable[[str, KeyPath], str]
     """Maps a node and the path of one of its settings to the place where it was written."""

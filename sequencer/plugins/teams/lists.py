@@ -24,6 +24,7 @@ from sequencer.files.keys import find_problems
 from sequencer.files.regular import read_bytes
 from sequencer.files.yamlfile import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.frozen.fields import ValidationError
+from sequencer.model.step import MAX_PURPOSE
 from sequencer.plugins.teams.entries import Entries, ListFile, Size, TaskEntry
 from sequencer.plugins.teams.graphs import build_task_workflow, list_problems
 from sequencer.plugins.teams.options import roles_in
@@ -77,7 +78,9 @@ def read_task_list(
     graph = inline_list(
         name, list_file.as_tasks(), roles, list_file.size, file=document.file, where=document.locate
     )
-    return replace(graph, title=list_file.title or name, description=list_file.description)
+    purpose = list_file.description[:MAX_PURPOSE]
+    workflow = graph.workflow.replace(description=purpose)
+    return replace(graph, title=list_file.title or name, workflow=workflow)
 
 
 def inline_list(
@@ -99,7 +102,6 @@ def inline_list(
     return GraphFile(
         workflow=workflow,
         title=name,
-        description="",
         file=file,
         format_place=lambda node, path: where(("tasks", order[node], *path)),
     )

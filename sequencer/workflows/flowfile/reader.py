@@ -13,6 +13,7 @@ from sequencer.errors import ConfigurationError
 from sequencer.files.regular import read_bytes
 from sequencer.files.yamlfile import KeyPath, decode
 from sequencer.frozen.fields import ValidationError
+from sequencer.model.step import MAX_PURPOSE
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.finding import MAX_CHARS, GraphFile
 from sequencer.workflows.flowfile.graph import GraphBuilder
@@ -82,7 +83,8 @@ def read_flow(
     values = front.values
     flow_name = name or values.id or file.stem or "flow"
     try:
-        workflow = Workflow(flow_name, steps, kind="graph", graph=flow_graph)
+        purpose = (values.description or "")[:MAX_PURPOSE]
+        workflow = Workflow(flow_name, steps, kind="graph", graph=flow_graph, description=purpose)
     except ValidationError as error:
         diagnostics.add("E-FILE", file.name, f"{flow_name!r}: {error.errors()[0]['msg']}")
         diagnostics.ensure_none()
@@ -92,7 +94,6 @@ def read_flow(
         chart=chart,
         mermaid=parts.chart.text,
         title=values.name or parts.title or flow_name,
-        description=values.description or "",
         version=values.version,
         file=file,
         warnings=diagnostics.warnings,

@@ -161,3 +161,13 @@ def test_the_only_started_run_is_shown_if_the_default_run_has_not_started(
     assert [line.split()[0] for line in listed] == ["RUN", "docs", "more"]
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
     assert call(folder, "status").err == ""
+
+
+def test_the_list_says_what_a_flowchart_is_for(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: {default: rehearsal}\n")
+    chart = "```mermaid\nflowchart TD\n  a --> b\n```\n\n### a\n\nDo a.\n\n### b\n\nDo b.\n"
+    (folder / "flows").mkdir()
+    (folder / "flows" / "build.md").write_text(f"---\ndescription: Builds it.\n---\n\n{chart}")
+    (entry,) = (e for e in call(folder, "plan", "--list", "--json").json if e["name"] == "build")
+    assert entry["description"] == "Builds it."
+    assert "Builds it." in call(folder, "plan", "--list").out

@@ -30,7 +30,7 @@ def outcome(text: str, file: str) -> dict[str, Any]:
     return {
         "name": made.name,
         "title": flow.title,
-        "description": flow.description,
+        "description": made.description,
         "version": flow.version,
         "graph": flow.graph.model_dump(mode="json", exclude_defaults=True),
         "back": sorted(flow.graph.back_edges),
