@@ -16,7 +16,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from sequencer import extensions
-from sequencer.errors import ConfigurationError, UnsafePath, raise_all
+from sequencer.errors import ConfigurationError, UnknownName, UnsafePath, raise_all
 from sequencer.executors.prices import ModelPrice
 from sequencer.files import yamlfile as reader
 from sequencer.files.keys import annotation_at, find_problems, iter_leaves, known_keys
@@ -178,7 +178,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         for path, error in self.unavailable.items():
             if path[:2] == ("workflows", name):
                 raise error
-        return self.registry.get(name, where=where)
+        try:
+            return self.registry.get(name, where=where)
+        except UnknownName as error:
+            if self.config_path is None:
+                place = f"there is no orchestration.yaml in {self.project_dir} or above it"
+                error.hint = f"{place}; restore it, or name your file with --config"
+            raise
 
     def get_source(self, *path: str) -> Source:
         """Return the source of the value at *path*; `DEFAULT` if no layer sets it."""

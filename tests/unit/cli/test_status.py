@@ -137,7 +137,7 @@ def test_a_lost_orchestration_yaml_is_named_as_the_cause(tmp_path: Path) -> None
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
     (folder / "orchestration.yaml").unlink()
     ended = call(folder, "status")
-    assert "unknown workflow 'default'; 'steps:' in orchestration.yaml defines it" in ended.err
+    assert "unknown workflow 'default'; there is no orchestration.yaml in " in ended.err
 
 
 def test_status_shows_refused_tool_calls(tmp_path: Path) -> None:
