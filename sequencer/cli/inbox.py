@@ -440,7 +440,12 @@ def ask_questions(invocation: Invocation, run: Run, head: Head) -> bool:
             continue
         try:
             run.do(AnswerQuestion(question.node.id, text, question.token), by=decider_name())
-        except (TransitionRefused, UnknownName) as error:
+        except UnknownName:
+            name = one_line(question.node.id)
+            invocation.notify(
+                f"notice: the question of {name!r} is closed: it was answered elsewhere"
+            )
+        except TransitionRefused as error:
             invocation.notify(f"notice: {error.message}")
         has_answered = True
     return has_answered

@@ -333,7 +333,8 @@ class Snapshot(Struct, frozen=True):
     def _format_state(self) -> str:
         if self.head is None:
             return f"{self.state.word}; 'sequencer run' starts it"
-        return f"{self.state.word} since {self.since}"
+        is_pending = self.state == get_state_look("pending")
+        return self.state.word if is_pending else f"{self.state.word} since {self.since}"
 
     def _holders_json(self) -> Iterator[dict[str, Any]]:
         """Yield one JSON object for each claim: its step and token, its holder, its liveness.

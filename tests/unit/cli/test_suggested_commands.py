@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer import open_run
+from sequencer.cli import inbox
 from sequencer.files.textfile import slug
 from tests.unit.cli.calling import Called, call, project
 
@@ -130,3 +131,36 @@ def test_a_flows_run_from_before_continues_under_its_old_name(tmp_path: Path) ->
     assert call(folder, "run", "FLOW.md").code == 0
     assert "complete" in call(folder, "--run", old_name, "status").out
     assert call(folder, "--run", "FLOW", "status").code == 2
+
+
+ASKS = """\
+```mermaid
+flowchart TD
+  a --> q{{Good?}} -->|yes| b
+  q -->|no| a
+```
+
+### a
+
+Do a.
+
+### b
+
+Do b.
+"""
+
+
+def test_a_person_is_told_that_someone_else_has_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project(tmp_path / "p", "agent: {default: rehearsal}\n")
+    (folder / "ask.md").write_text(ASKS)
+
+    def answer_late(*_: object) -> str:
+        assert call(folder, "--run", "ask", "answer", "q", "yes").code == 0
+        return "no"
+
+    monkeypatch.setattr(inbox, "is_interactive", lambda: True)
+    monkeypatch.setattr(inbox, "_prompt_for_answer", answer_late)
+    shown = call(folder, "run", "ask.md")
+    assert "the question of 'q' is closed: it was answered elsewhere" in shown.err
