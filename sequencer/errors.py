@@ -450,8 +450,8 @@ def run_option(name: str | None) -> str:
     return f"{shlex.join(options)} " if options else ""
 
 
-_PROJECT_COMMANDS = ("demo", "help", "init", "mcp", "schedule", "start", "trust", "web", "worker")
-"""The commands that are not about one run."""
+_NO_RUN = re.compile(r"^(demo|help|init|mcp|schedule|start|trust|web|worker)\b| --(all|new)\b")
+"""Commands that are not about the run that exists."""
 _QUOTED_COMMAND = re.compile(r"'sequencer (?!--)([a-z][^'\n]*)'")
 
 
@@ -464,9 +464,8 @@ def complete_commands(text: str) -> str:
 
     def complete(match: re.Match[str]) -> str:
         words = match[1]
-        is_about_run = "--all" not in words and words.split()[0] not in _PROJECT_COMMANDS
-        option = run_option(_Typed.run if is_about_run else None)
-        return _quote_line(f"sequencer {option}{words}")
+        run_name = None if _NO_RUN.search(words) else _Typed.run
+        return _quote_line(f"sequencer {run_option(run_name)}{words}")
 
     return _QUOTED_COMMAND.sub(complete, text)
 

@@ -165,7 +165,7 @@ def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     assert "second" in status
     assert "needs the plug-in 'teams'" in status
     assert "first" in alone.call(*named, "history")
-    assert "next: sequencer check" in status
+    assert "next: sequencer --run tasks check" in status
     assert "fit together" not in status
     alone.call(*named, "repair"), alone.call("clean")
     inbox = alone.call("inbox")

@@ -222,7 +222,7 @@ def test_rejection_ends_the_run_and_records_the_reason() -> None:
 
 @pytest.mark.parametrize("text", ["", "  \n", "x" * (gates.MAX_FEEDBACK_CHARS + 1)])
 def test_feedback_that_no_prompt_can_use_is_refused(text: str) -> None:
-    with pytest.raises(TransitionRefused, match="feedback"):
+    with pytest.raises(UsageRefused, match="feedback"):
         gates.send_feedback(at_gate(), text, FIRST, at=AT, by="ann")
 
 
