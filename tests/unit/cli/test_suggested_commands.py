@@ -150,7 +150,7 @@ Do b.
 """
 
 
-def test_a_person_is_told_that_someone_else_has_answered(
+def test_an_answer_that_comes_too_late_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = project(tmp_path / "p", "agent: {default: rehearsal}\n")
