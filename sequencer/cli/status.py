@@ -235,7 +235,11 @@ def _watch_live(invocation: Invocation, run: Run) -> None:
                 snapshot.last_outputs,
                 datetime.now(UTC),
                 above=[(line, "") for line in header_lines],
-                below=[*_format_next_command(snapshot), (END, "dim")],
+                below=[
+                    *_format_next_command(snapshot),
+                    # The last frame stays on the screen after the view has ended.
+                    *([(END, "dim")] if snapshot.end is None else []),
+                ],
             )
             live.update(text, refresh=True)
 

@@ -140,3 +140,17 @@ def test_a_watch_line_names_the_running_tasks(project: Path) -> None:
         process.communicate(timeout=20)
     named = line.rpartition(" · runs ")[2].strip()
     assert set(named.split(", ")) == set(HELD)
+
+
+def test_the_last_frame_does_not_say_that_the_run_continues(tmp_path: Path) -> None:
+    settings = "agent: {default: rehearsal}\nsteps: [{name: main, text: Do it.}]\n"
+    (tmp_path / "orchestration.yaml").write_text(settings)
+    assert cli(tmp_path, "run", "--max-steps", "1").returncode == 0
+    with terminal(100, 24) as screen, watched(tmp_path, screen) as process:
+        screen.wait_for("Ctrl-C ends this view")
+        assert cli(tmp_path, "stop").returncode == 0
+        assert process.wait(20) == 0
+        screen.wait_for("next: sequencer resume")
+        text = "\n".join(screen.screen())
+    assert "the run was stopped" in text
+    assert "Ctrl-C" not in text
