@@ -42,6 +42,7 @@ from sequencer.errors import (
 )
 from sequencer.model.commands import AnswerQuestion, Approve, Feedback, Reject, Tell
 from sequencer.model.head import Gate, Head, Status
+from sequencer.model.kind import ReadinessKind
 from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.project.project import Project
 from sequencer.store.identity import is_inside_agent
@@ -348,7 +349,11 @@ def _build_interrupted_json(interrupted_run: InterruptedRun) -> dict[str, Any]:
 
 def _find_trust_need(project: Project, *, has_runs: bool) -> Need | None:
     """Return the need to trust the project before its runs continue; None: there is none."""
-    refusal = project.trust.refusal()
+    try:
+        refusal = project.trust.refusal()
+    except SequencerError as error:
+        # The records of trust can't be read; that must not hide the questions.
+        return Need(ReadinessKind.REFUSED, "trust", one_line(error.in_one_line))
     if refusal is None:
         return None
     return untrusted_need(refusal) if refusal.changed or has_runs else None

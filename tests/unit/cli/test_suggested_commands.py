@@ -164,3 +164,17 @@ def test_an_answer_that_comes_too_late_is_explained(
     monkeypatch.setattr(inbox, "_prompt_for_answer", answer_late)
     shown = call(folder, "run", "ask.md")
     assert "the question of 'q' is closed: it was answered elsewhere" in shown.err
+
+
+def test_records_of_trust_that_can_not_be_read_hide_no_question(
+    waiting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = waiting.parent / "state"
+    state.mkdir()
+    (state / "sequencer").write_text("x")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setenv("SEQUENCER_TRUST", "")
+    shown = call(waiting, "inbox")
+    assert shown.code == 0, shown.err
+    assert "sequencer --run two answer approve" in shown.out
+    assert "Not a directory" in shown.out
