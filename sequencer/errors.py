@@ -435,7 +435,7 @@ class _Typed:
 
 
 def set_typed_options(config: str | None, run: str | None) -> None:
-    """Let all suggested commands name *config*; *run* is named by those about no other run."""
+    """Let suggested commands name *config*, and *run* if they do not name another run."""
     _Typed.config, _Typed.run = config, run
 
 
