@@ -324,7 +324,10 @@ class Invocation(Struct):
             f"run: {self.run_name or 'default'}",
         )
         return "\n".join(
-            [text, *(f"  {line}" for line in (*context_lines, *map(hide_secrets, more)))]
+            [
+                complete_commands(text),
+                *(f"  {line}" for line in (*context_lines, *map(hide_secrets, more))),
+            ]
         )
 
     def show_notices(self, texts: Iterable[str] | View) -> None:

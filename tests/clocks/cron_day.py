@@ -68,7 +68,7 @@ class Hour(NamedTuple):
 MISSING = 2
 """How a tick ends whose client is not there."""
 FAILED = r"^error: step 'build' failed 3 times(.|\n)*API Error: 400 no such model(.|\n)*retry'"
-ASKS = r"'publish' waits for a decision(.|\n)*'sequencer answer approve'"
+ASKS = r"'publish' waits for a decision(.|\n)*'sequencer --config=\S+/app/\S+ answer approve'"
 SHORT = (
     Hour("ok", 0),
     Hour("fails", 1),
