@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,30 @@ def test_no_step_is_shown_as_running_after_its_process_was_killed(folder: Path) 
     assert "next: step 'supervisor'" in resumed.stdout
     assert "being run" not in resumed.stdout
     assert "interrupted since" in cli(folder, "status").stdout
+    assert "to continue: sequencer run" in resumed.stderr, "no process does it by itself"
+
+
+def test_each_loss_of_a_step_is_reported(folder: Path) -> None:
+    (folder / "hold").touch()
+    options = ("--mode", "sync", "--position", "supervisor")
+    process = launched(folder, "run", *options, stderr=subprocess.PIPE)
+
+    def has_begun(starts: list[int]) -> bool:
+        return done(folder) == starts
+
+    try:
+        for starts in ([0], [0, 0]):
+            until(partial(has_begun, starts))
+            assert cli(folder, "stop", "--pause", "--now").returncode == 0
+            assert cli(folder, "resume").returncode == 0
+        until(partial(has_begun, [0, 0, 0]))
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+    assert process.stderr is not None
+    with process.stderr:
+        lines = process.stderr.read().decode().splitlines()
+    assert sum("'supervisor' was taken from this process" in line for line in lines) == 2
 
 
 def test_stop_says_how_to_stop_a_process_if_the_settings_are_broken(folder: Path) -> None:
