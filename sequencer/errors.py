@@ -427,16 +427,16 @@ def _quote_line(line: str) -> str:
     return line if "'" in line else f"'{line}'"
 
 
-class _Typed:
+class _GlobalOptions:
     """The global options of the command that this process runs."""
 
     config: str | None = None
     run: str | None = None
 
 
-def set_typed_options(config: str | None, run: str | None) -> None:
-    """Let suggested commands name *config*, and *run* if they do not name another run."""
-    _Typed.config, _Typed.run = config, run
+def set_global_options(config: str | None, run: str | None) -> None:
+    """Let suggested commands include *config*, and also *run* if they name no other run."""
+    _GlobalOptions.config, _GlobalOptions.run = config, run
 
 
 def run_option(name: str | None) -> str:
@@ -444,19 +444,19 @@ def run_option(name: str | None) -> str:
 
     ``--config`` is there too if it was given to this process.
     """
-    options = [] if _Typed.config is None else [f"--config={_Typed.config}"]
+    options = [] if _GlobalOptions.config is None else [f"--config={_GlobalOptions.config}"]
     if name is not None:
         options += [f"--run={name}"] if name.startswith("-") else ["--run", name]
     return f"{shlex.join(options)} " if options else ""
 
 
 _NO_RUN = re.compile(r"^(demo|help|init|mcp|schedule|start|trust|web|worker)\b| --(all|new)\b")
-"""Commands that are not about the run that exists."""
+"""Commands that don't work on one existing run."""
 _QUOTED_COMMAND = re.compile(r"'sequencer (?!--)([a-z][^'\n]*)'")
 
 
 def complete_commands(text: str) -> str:
-    """Return *text*, each quoted command in it with the options that were given to this process.
+    """Return *text* with this process's ``--config`` and ``--run`` in each quoted command.
 
     >>> complete_commands("'sequencer retry' tries it again")
     "'sequencer retry' tries it again"
@@ -464,7 +464,7 @@ def complete_commands(text: str) -> str:
 
     def complete(match: re.Match[str]) -> str:
         words = match[1]
-        run_name = None if _NO_RUN.search(words) else _Typed.run
+        run_name = None if _NO_RUN.search(words) else _GlobalOptions.run
         return _quote_line(f"sequencer {run_option(run_name)}{words}")
 
     return _QUOTED_COMMAND.sub(complete, text)

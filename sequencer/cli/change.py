@@ -73,7 +73,7 @@ def show_change(invocation: Invocation, run: Run, head: Head, done: str, options
             invocation.notify(error.hint)
         return
     invocation.echo(f"next: {one_line(next_step)}")
-    is_free = not drop_gone_claims(head, list_holders(run, head)).claims
+    is_free = not _drop_gone_claims(run, head).claims
     if head.status in ("waiting-next", "idle", "running") and is_free and not head.exit:
         line = f"sequencer {run_option(run.name)}run"
         # A timer's tick doesn't have the options.
@@ -96,6 +96,10 @@ def _show_kept_options(invocation: Invocation, options: str) -> None:
         )
 
 
+def _drop_gone_claims(run: Run, head: Head) -> Head:
+    return drop_gone_claims(head, list_holders(run, head))
+
+
 def _describe_next_step(run: Run, head: Head) -> str:
     """Return the words for the next step of *run*, which is at *head*.
 
@@ -103,7 +107,7 @@ def _describe_next_step(run: Run, head: Head) -> str:
         DefinitionChanged: the run was started with another definition.
         ConfigurationError: its workflow can't be read.
     """
-    readiness = run.readiness_at(drop_gone_claims(head, list_holders(run, head)), run.workflow)
+    readiness = run.readiness_at(_drop_gone_claims(run, head), run.workflow)
     place = readiness.place
     if not place.step:
         return readiness.message
@@ -455,7 +459,7 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
         change = run.do(StopNow())
         # The step may have ended in the meantime.
         head, suffix = change.head, "; the running step was taken away" if change.facts else ""
-    elif drop_gone_claims(head, list_holders(run, head)).claims:
+    elif _drop_gone_claims(run, head).claims:
         suffix = (
             " as soon as the running step ends" if pause else "; the running step is the last one"
         )

@@ -447,9 +447,7 @@ def ask_questions(invocation: Invocation, run: Run, head: Head) -> bool:
             run.do(AnswerQuestion(question.node.id, text, question.token), by=decider_name())
         except UnknownName:
             name = one_line(question.node.id)
-            invocation.notify(
-                f"notice: the question of {name!r} is closed: it was answered elsewhere"
-            )
+            invocation.notify(f"notice: question {name!r} is closed: someone else has answered it")
         except TransitionRefused as error:
             invocation.notify(f"notice: {error.message}")
         has_answered = True

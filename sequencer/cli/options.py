@@ -27,7 +27,7 @@ from sequencer.errors import (
     SequencerError,
     StorageFailed,
     UsageRefused,
-    set_typed_options,
+    set_global_options,
 )
 from sequencer.executors.guard import DUMPABLE, Prctl
 from sequencer.files.textfile import MAX_RUN_NAME
@@ -271,7 +271,7 @@ class Verb(click.Command):
         """
         invocation = ctx.ensure_object(Invocation)
         config = invocation.config
-        set_typed_options(None if config is None else str(config), invocation.run_name)
+        set_global_options(None if config is None else str(config), invocation.run_name)
         if not self.has_json and invocation.is_json:
             raise click.UsageError(f"{ctx.info_name} prints no facts, so it has no --json", ctx)
         # Inside an agent, the agent knows all these secrets already. And its leftover processes

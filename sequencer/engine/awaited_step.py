@@ -119,7 +119,7 @@ class AwaitedStep:
             case _Wait.QUEUE:
                 return f"step {self._step!r} goes to a process that has waited longer"
             case _Wait.OTHERS if not self._is_held:
-                return f"the next step is {self._step!r}, at a position of another terminal"
+                return f"the next step is {self._step!r}, which this terminal does not run"
         return "" if self._readiness is None else self._readiness.message
 
     @property

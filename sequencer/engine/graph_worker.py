@@ -263,7 +263,7 @@ class GraphWorker(Worker):
         if self._merges is None:
             return
         expired_tokens = self.expired_claims(head, tokens)
-        claims = tuple(claim for claim in head.claims if claim.token not in expired_tokens)
+        claims = head.drop_claims(expired_tokens).claims
         _, marking = self.changes.marking(head)
         self._merges.active_claims = ActiveClaims(claims, marking.find_next_startable() is not None)
 

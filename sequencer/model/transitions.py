@@ -181,10 +181,10 @@ def require_claim(head: Head, token: int) -> Claim:
     claim = head.find_claim(token)
     if claim is None:
         newest = f", newest token {head.token}" if head.token != token else ""
-        message = f"token {token} is stale, its claim is gone: the run is at revision "
+        message = f"token {token} is stale because its claim is gone; the run is at revision "
         message += f"{head.revision}, step_index {head.step_index}{newest}"
         raise StaleClaim(
-            message, hint="the output was kept; 'sequencer history' shows what took the step"
+            message, hint="the output was kept; 'sequencer history' shows what happened"
         )
     return claim
 

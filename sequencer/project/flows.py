@@ -183,7 +183,7 @@ def choose_run_name(
         return None
     settings = project.settings
     is_default = settings.workflow.name == workflow.name and is_configured(project, asked)
-    return None if name is None and is_default else name or _name_run_of(project, workflow.name)
+    return None if name is None and is_default else name or _make_run_name(project, workflow.name)
 
 
 def resolve_run(
@@ -212,7 +212,7 @@ def resolve_run(
     workflow_name = source.workflow.name
     run_name = choose_run_name(project, asked, source.workflow, name, means_default=means_default)
     if is_new:
-        return _find_free_name(project, run_name or _name_run_of(project, workflow_name)), source
+        return _find_free_name(project, run_name or _make_run_name(project, workflow_name)), source
     store = project.run(run_name).store
     head = store.view().head
     if head is None:
@@ -245,10 +245,11 @@ def _describe_start(head: Head, source: FlowSource | None) -> str:
     return f"it was started with {head.workflow_name!r}"
 
 
-def _name_run_of(project: Project, workflow_name: str) -> str:
-    """Return the name of the workflow's run: the workflow's own, if a person can type it.
+def _make_run_name(project: Project, workflow_name: str) -> str:
+    """Return the name for a run of the workflow *workflow_name*.
 
-    Else, and if an earlier version of this program has started the run, it is the slug.
+    It is the same name if a person can type it. Otherwise it is the slug, which is also the name
+    of a run that an earlier version of this program has started.
     """
     slugged = slug(workflow_name)
     can_be_typed = workflow_name.isprintable() and len(workflow_name) <= MAX_RUN_NAME

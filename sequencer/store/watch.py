@@ -30,7 +30,7 @@ _READ_BYTES = 32 * 1024
 """How many bytes of events are read at once. A buffer of 128 KiB or more would be mapped and
 unmapped for each read, which costs more than the read."""
 _FULL_READ = _READ_BYTES - (16 + 256)
-"""A read that returns more may have left events: it had no space for one with a long name."""
+"""After a longer read, there may be more events: one with the longest name did not fit."""
 
 
 class Watch(Protocol):

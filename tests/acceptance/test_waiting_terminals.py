@@ -116,7 +116,7 @@ def test_waiting_for_a_process_never_started_names_its_command(folder: Path) -> 
 def test_a_process_that_does_not_wait_names_the_command_of_the_other_one(folder: Path) -> None:
     ended = cli(folder, "run", "--position", "main")
     assert ended.returncode == 75
-    assert "the next step is 'supervisor', at a position of another terminal" in ended.stderr
+    assert "the next step is 'supervisor', which this terminal does not run" in ended.stderr
     assert "sequencer run --position supervisor" in ended.stderr
     assert "step_index" not in ended.stderr
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sequencer.testing import ScratchProject
 from tests import forked
 from tests.isolation import FAKE_PROGRAMS
 
@@ -261,3 +262,18 @@ def ensure_true(listed: list[Ran]) -> None:
         assert ran.exit_code == 0, f"{where} ended with {ran.exit_code}:\n{ran.output}"
         assert "Traceback" not in ran.output, where
         ensure_shown(ran)
+
+
+def refusal_of(folder: Path, name: str, text: str) -> str:
+    """Return what `plan` says about the file *name* with a wrong *text*."""
+    (folder / name).write_text(text)
+    ran = ScratchProject(folder).run_command("plan", name)
+    assert ran.exit_code == 2
+    return ran.stderr
+
+
+def offered(refused: str, complaint: str) -> list[str]:
+    """Return the names that are known where *refused* has the *complaint* about an unknown one."""
+    found = re.search(rf"[ :]{re.escape(complaint)}\n  (?:known keys|there are): (.*)\n", refused)
+    assert found, (complaint, refused)
+    return found[1].split(", ")

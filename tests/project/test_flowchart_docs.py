@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.testing import CommandOutput, ScratchProject
-from tests.project.documents import ROOT
+from tests.project.documents import ROOT, offered, refusal_of
 
 PAGE = (ROOT / "docs" / "reference" / "flowcharts.md").read_text()
 SOURCES = sorted((ROOT / "sequencer" / "workflows").rglob("*.py"))
@@ -51,18 +51,12 @@ Do it.
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return what is said about a file with wrong keys: each time the ones that there are."""
-    folder = tmp_path_factory.mktemp("wrong")
-    (folder / "wrong.md").write_text(WRONG)
-    ran = ScratchProject(folder).run_command("plan", "wrong.md")
-    assert ran.exit_code == 2
-    return ran.stderr
+    return refusal_of(tmp_path_factory.mktemp("wrong"), "wrong.md", WRONG)
 
 
-def offered(refused: str, place: str) -> set[str]:
+def known_at(refused: str, place: str) -> set[str]:
     """Return what is said to be known at the *place* of a wrong key or tool."""
-    found = re.search(rf" {place} 'zork'\n  (?:known keys|there are): (.*)\n", refused)
-    assert found, (place, refused)
-    return set(found[1].split(", "))
+    return set(offered(refused, f"{place} 'zork'"))
 
 
 def planned(folder: Path, name: str, text: str) -> CommandOutput:
@@ -73,23 +67,23 @@ def planned(folder: Path, name: str, text: str) -> CommandOutput:
 
 
 def test_all_front_matter_keys_are_listed(refused: str) -> None:
-    known = offered(refused, "wrong.md: unknown key") - {"config", "retry"}
+    known = known_at(refused, "wrong.md: unknown key") - {"config", "retry"}
     for key in ("config", "retry"):
-        known |= {f"{key}.{inner}" for inner in offered(refused, f"{key}: unknown key")}
+        known |= {f"{key}.{inner}" for inner in known_at(refused, f"{key}: unknown key")}
     assert first_cells(part("Front matter")) == known
 
 
 def test_all_settings_of_nodes_are_listed(refused: str) -> None:
-    known = offered(refused, "a: unknown key") - {"config", "output"}
+    known = known_at(refused, "a: unknown key") - {"config", "output"}
     for key in ("config", "output"):
-        known |= {f"{key}.{inner}" for inner in offered(refused, f"a: {key}: unknown key")}
+        known |= {f"{key}.{inner}" for inner in known_at(refused, f"a: {key}: unknown key")}
     assert first_cells(part("Sections")) == known
 
 
 def test_all_tools_are_listed(refused: str) -> None:
     row = next(line for line in part("Sections").splitlines() if line.startswith("| `tools`"))
     written = set(re.findall(r"`(\w+)`", row)) - {"tools", "true", "false"}
-    assert written == offered(refused, "there is no tool")
+    assert written == known_at(refused, "there is no tool")
 
 
 def test_the_listed_codes_are_the_used_ones() -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from sequencer import Workflow
 from sequencer.testing import ScratchProject
-from tests.project.documents import ROOT, fences
+from tests.project.documents import ROOT, fences, offered, refusal_of
 
 PAGE = ROOT / "docs" / "reference" / "teams.md"
 TEXT = PAGE.read_text()
@@ -49,18 +49,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return what is said about a list with wrong keys and a wrong role."""
-    folder = tmp_path_factory.mktemp("wrong")
-    (folder / "wrong.yaml").write_text(WRONG)
-    ran = ScratchProject(folder).run_command("plan", "wrong.yaml")
-    assert ran.exit_code == 2
-    return ran.stderr
-
-
-def offered(refused: str, complaint: str) -> list[str]:
-    """Return what the *complaint* about something unknown says that there is."""
-    found = re.search(rf"[ :]{re.escape(complaint)}\n  (?:known keys|there are): (.*)\n", refused)
-    assert found, refused
-    return found[1].split(", ")
+    return refusal_of(tmp_path_factory.mktemp("wrong"), "wrong.yaml", WRONG)
 
 
 def described(schema: Any, *names: str) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class Snapshot(Struct, frozen=True):
             lines.append(readiness.message.replace(readiness.until or due_time, due_time))
         if self.head is not None and self.head.pause_requested and self.head.claims:
             command = format_command(self.name, "resume")
-            lines.append(f"the run pauses when its running step ends; {command} withdraws that")
+            lines.append(f"the run pauses when its running step ends; {command} cancels the pause")
         if (node := self.next_try) is not None:
             lines.append(describe_retry(node.node.id, format_time(node.due or ""), self.name))
         return [*lines, *(f"{reason}: no task starts" for reason in self.stopped_by)]

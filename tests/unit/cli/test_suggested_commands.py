@@ -97,7 +97,7 @@ def test_a_pause_that_waits_for_the_running_step_is_shown(tmp_path: Path) -> Non
         shown = call(folder, "status")
         assert "the run pauses when its running step ends" in shown.out
         assert call(folder, "status", "--json").json["in_the_way"] == [
-            "the run pauses when its running step ends; 'sequencer resume' withdraws that"
+            "the run pauses when its running step ends; 'sequencer resume' cancels the pause"
         ]
     assert "pauses when" not in call(folder, "status").out
 
@@ -163,7 +163,7 @@ def test_an_answer_that_comes_too_late_is_explained(
     monkeypatch.setattr(inbox, "is_interactive", lambda: True)
     monkeypatch.setattr(inbox, "_prompt_for_answer", answer_late)
     shown = call(folder, "run", "ask.md")
-    assert "the question of 'q' is closed: it was answered elsewhere" in shown.err
+    assert "question 'q' is closed: someone else has answered it" in shown.err
 
 
 def test_records_of_trust_that_can_not_be_read_hide_no_question(
