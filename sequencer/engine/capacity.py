@@ -186,11 +186,15 @@ class Shares:
         be for one model only. After two, another node would only pay for the same answer.
         """
         executions, prepared_steps = marking.active, self._prepared
+        resting_names = [name for name, execution in executions.items() if is_resting(execution)]
         limits_met: Counter[str] = Counter()
-        for name, execution in executions.items():
-            has_met = is_resting(execution) and not execution.failures
-            if has_met and name in prepared_steps and name not in closed_names:
-                limits_met[prepared_steps[name].agent] += execution.attempt
+        for name in resting_names:
+            if (
+                not executions[name].failures
+                and name in prepared_steps
+                and name not in closed_names
+            ):
+                limits_met[prepared_steps[name].agent] += executions[name].attempt
         return frozenset(
             name
             for name, step in (prepared_steps.items() if limits_met else ())

@@ -368,7 +368,12 @@ def _dump_key(key: Any) -> Any:
 def encode_json(value: Any, indent: int | None = None) -> bytes:
     """Return *value*, plain data or an object, as JSON."""
     data = _ENCODER.encode(value)
-    return data if indent is None else msgspec.json.format(data, indent=indent)
+    return data if indent is None else format_json(data, indent)
+
+
+def format_json(data: bytes, indent: int = 2) -> bytes:
+    """Return the JSON *data* with a line for each value."""
+    return msgspec.json.format(data, indent=indent)
 
 
 def _to_plain(value: object) -> dict[str, Any]:

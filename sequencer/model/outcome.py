@@ -68,9 +68,13 @@ class Usage(Frozen, extra="ignore"):
 
     def minus(self, other: Usage) -> Usage:
         """Return the difference of each field, but at least 0."""
-        differences = {name: value - getattr(other, name) for name, value in vars(self).items()}
+        values = vars(self)
         return self.replace(
-            **{name: max(round(value, 9), 0) for name, value in differences.items()}
+            **{
+                name: max(round(values[name] - value, 9), 0)
+                for name, value in vars(other).items()
+                if value
+            }
         )
 
     @property

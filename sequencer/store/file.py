@@ -28,6 +28,7 @@ from sequencer.errors import (
     StateRefused,
     StorageFailed,
 )
+from sequencer.frozen.base import encode_json
 from sequencer.history.facts import list_facts
 from sequencer.model.edits import accept_file
 from sequencer.model.head import Claim, Head, Owner
@@ -377,10 +378,9 @@ class FileStore:
         facts = [fact_fields(fact) for fact in transition.facts]
         writing_id = None if self._peer is None else uuid.uuid4().hex
         try:
-            content = headfile.encode_head(head)
-            # JSON escapes line ends inside strings, so these are only layout.
-            data = content.translate(None, b"\n")
-            line = encode(head.revision, head.last_update, facts, data, writing_id)
+            head_json = encode_json(head)
+            content = headfile.format_head(head_json)
+            line = encode(head.revision, head.last_update, facts, head_json, writing_id)
             ensure_readable(line)
         except (ValueError, TypeError, RecursionError) as error:
             raise RecordRefused(

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from sequencer.errors import CorruptState, DefinitionChanged, EditRefused, NewerSchema
-from sequencer.frozen.base import encode_json
+from sequencer.frozen.base import encode_json, format_json
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import SCHEMA_VERSION, Head, Status
 from sequencer.model.whole_numbers import MAX_COUNTER
@@ -79,7 +79,16 @@ def encode_head(head: Head) -> bytes:
     Raises:
         ValueError: it would be too large to read, or a text in it can't be encoded.
     """
-    content = encode_json(head, 2) + b"\n"
+    return format_head(encode_json(head))
+
+
+def format_head(head_json: bytes) -> bytes:
+    """Return the bytes of state.json for a head whose JSON is *head_json*.
+
+    Raises:
+        ValueError: it would be too large to read.
+    """
+    content = format_json(head_json) + b"\n"
     if len(content) > MAX_BYTES:
         message = f"{len(content)} bytes of state.json, more than {MAX_BYTES}"
         raise ValueError(message)

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.errors import TransitionRefused
+from sequencer.frozen.base import encode_json
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store import documents as document_files
@@ -53,7 +54,7 @@ def _encode_record(past_record: PastRecord, run_id: str) -> bytes:
             token,
         )
     else:
-        head = encode_head(past_record.head).translate(None, b"\n")
+        head = encode_json(past_record.head)
     return encode(past_record.revision, past_record.at, facts, head)
 
 

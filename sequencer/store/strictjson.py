@@ -17,7 +17,7 @@ MAX_DEPTH = 64
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 _DIGITS_TO_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _BRACKETS_TO_BRACES = bytes.maketrans(b"[]", b"{}")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'{}[]"'))
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -117,12 +117,14 @@ def is_deep(data: bytes) -> bool:
     >>> [is_deep(b'["[", ' * depth + b"{}" + b"]" * depth) for depth in (63, 64)]
     [False, True]
     """
+    if b"\\" in data:
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    structure = data.translate(_BRACKETS_TO_BRACES, _NO_STRUCTURE)
     # Most data has too few brackets to be nested that deep.
-    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+    if structure.count(b"{") <= MAX_DEPTH:
         return False
-    # Once escaped quotes are gone, every second part is outside of a string.
-    parts = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
-    brackets = b"".join(parts).translate(_BRACKETS_TO_BRACES, _NO_BRACKETS)
+    # No escaped quotes are left, so every second part is outside of a string.
+    brackets = b"".join(structure.split(b'"')[::2])
     for _ in range(MAX_DEPTH):
         if not brackets:
             return False

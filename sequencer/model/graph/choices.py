@@ -66,7 +66,7 @@ def group_edges(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
 
 def is_choice(graph: Graph, name: str) -> bool:
     """Return whether the output of *name* selects one of several branches."""
-    if name in graph.without_labels:
+    if name not in graph.labeled:
         return False
     labels = group_edges(graph, name)
     is_human = graph.by_id[name].kind is NodeKind.HUMAN
@@ -78,6 +78,8 @@ def has_choice_ahead(graph: Graph, name: str) -> bool:
 
     Nodes that do no work pass the output on. After a node that works, its own output counts.
     """
+    if not graph.labeled:
+        return False
     seen_names, stack = {name}, [name]
     while stack:
         node_id = stack.pop()
@@ -96,7 +98,7 @@ def find_choice_nodes(graph: Graph, name: str) -> Iterator[str]:
 
     That is *name* itself, or a later node that only passes the output on and has no other source.
     """
-    stack = [name]
+    stack = [name] if graph.labeled else []
     while stack:
         node_id = stack.pop()
         if is_choice(graph, node_id):

@@ -285,10 +285,9 @@ class Graph(Frozen):
         return {name: tuple(sources) for name, sources in sources_by_target.items()}
 
     @cached_property
-    def without_labels(self) -> frozenset[str]:
-        """Return the nodes without outgoing labeled edges."""
-        labeled = {edge.source for edge in self.edges if edge.label}
-        return frozenset(self.by_id.keys() - labeled)
+    def labeled(self) -> frozenset[str]:
+        """Return the nodes with outgoing labeled edges; only those can be choices."""
+        return frozenset(edge.source for edge in self.edges if edge.label)
 
     @cached_property
     def forward(self) -> dict[str, tuple[str, ...]]:
