@@ -57,7 +57,7 @@ class PreparedStep(Struct, frozen=True):
 class StepLog(Listener, Protocol):
     """The log of one attempt."""
 
-    path: Path
+    path: str
 
     def write_request(self, request: StepRequest, to: str) -> None:
         """Write the prompt of *request*, which goes *to* the agent or the router."""
@@ -69,7 +69,7 @@ class StepLog(Listener, Protocol):
 class _NoLog(StepLog):
     """Ignores everything: no log is open."""
 
-    path = Path()
+    path = ""
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Ignore *data*."""

@@ -7,7 +7,6 @@ graph run in threads, so a listener must be thread-safe. It must not raise or bl
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -21,7 +20,7 @@ class AttemptStarted(Struct, frozen=True):
     """An attempt starts; *log* is its step log."""
 
     attempt: Attempt
-    log: Path
+    log: str
 
 
 class AttemptWrote(Struct, frozen=True):

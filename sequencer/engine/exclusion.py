@@ -47,7 +47,9 @@ class Exclusion:
         self._workflow_at = workflow_at
         self._cached: _Groups | None = None
 
-    def find_closed(self, head: Head, marking: Marking, expired: Collection[int]) -> frozenset[str]:
+    def find_excluded(
+        self, head: Head, marking: Marking, expired: Collection[int]
+    ) -> frozenset[str]:
         """Return the nodes that must not start while the current claims are held.
 
         *expired* are the tokens of claims that may be taken over; they don't count.

@@ -187,18 +187,10 @@ class GraphWorker(Worker):
             head,
             count_slots(head, self.limits, free_slots, expired_tokens, datetime.now(UTC)),
             expired_tokens,
-            closed=partial(self._find_closed, expired=expired_tokens),
+            closed=partial(self.shares.find_closed, expired=expired_tokens),
             share=partial(self.shares.compute_share, expired=expired_tokens),
-            closes_with_each=True,
+            excluded=partial(self._exclusion.find_excluded, expired=expired_tokens),
         )
-
-    def _find_closed(
-        self, head: Head, marking: Marking, expired: frozenset[int]
-    ) -> Collection[str]:
-        """Return the nodes that must not start now; *expired* claims may be taken over."""
-        names = self.shares.find_closed(head, marking, expired)
-        excluded = self._exclusion.find_closed(head, marking, expired)
-        return frozenset(names) | excluded if excluded else names
 
     def list_executors(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
         del head

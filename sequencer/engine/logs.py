@@ -408,7 +408,7 @@ class StepLogs:
         except OSError as error:
             name = log_name(claim.step_index, attempt.step.name, number)
             self._warn(f"the step log {folder / name} can't be written: {error.strerror}")
-        log = FileLog(fd, folder / name, self._redaction, self._max_bytes, self._warn)
+        log = FileLog(fd, f"{folder}/{name}", self._redaction, self._max_bytes, self._warn)
         log.write_header(attempt, number)
         return log
 
@@ -433,7 +433,7 @@ class FileLog:
     def __init__(
         self,
         fd: int,
-        path: Path,
+        path: str,
         redaction: Redaction,
         max_bytes: int,
         warn: Callable[[str], None],

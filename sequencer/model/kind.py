@@ -280,8 +280,8 @@ class Capacity(Struct, frozen=True):
     share: Callable[[Head, Any, str, int], Mapping[str, float]] = lambda *_: {}
     """Returns the share of each unit to reserve for an attempt at a node. Its last argument is how
     many attempts may start now."""
-    closes_with_each: bool = False
-    """Each claim may close other nodes, even if no share is reserved for it."""
+    excluded: Callable[[Head, Any], Collection[str]] = lambda *_: ()
+    """Returns, for a head and its marking, the nodes that its claims exclude."""
     used: Mapping[int, Usage] = field(default_factory=dict)
     """The known usage of the expired claims, by token."""
 

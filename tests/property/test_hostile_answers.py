@@ -156,8 +156,8 @@ def ensure_no_secret_is_logged(folder: Path) -> None:
         for start, end in pairwise(places):
             log.write(text[start:end])
         log.close(Outcome(status=OutcomeStatus.FAILED, error=f"no: {values[-1]}"))
-        written = log.path.read_bytes()
-        log.path.unlink()
+        written = Path(log.path).read_bytes()
+        Path(log.path).unlink()
         for one in (*values, *forms):
             assert one.encode() not in written
         assert b"# ended failed" in written

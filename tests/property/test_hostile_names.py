@@ -107,9 +107,9 @@ def ensure_logs_stay_in_their_folder(folder: Path) -> None:
         log.write(b"x")
         log.close(Outcome(status=OutcomeStatus.OK))
         assert warnings == []
-        assert tree(folder) - before == {log.path}
-        assert log.path.resolve().is_relative_to(project / "logs")
-        head, *rest = log.path.read_text().split("\n")[:4]
+        assert tree(folder) - before == {Path(log.path)}
+        assert Path(log.path).resolve().is_relative_to(project / "logs")
+        head, *rest = Path(log.path).read_text().split("\n")[:4]
         assert head.startswith("# step ")
         assert rest[1].startswith("# started ")
 

@@ -37,7 +37,7 @@ class NotAsked:
         raise AssertionError("nobody asks it")
 
 
-LOG = Path("logs/steps/iter-00001_a.log")
+LOG = "logs/steps/iter-00001_a.log"
 
 
 def attempt(step: Step | str = "main", **facts: Any) -> Attempt:
@@ -85,7 +85,7 @@ class Saying:
         assert self.attempt is not None
         return self.attempt
 
-    def started(self, attempt: Attempt, log: Path = LOG) -> None:
+    def started(self, attempt: Attempt, log: str = LOG) -> None:
         self.attempt = attempt
         self.emit(AttemptStarted(attempt, log))
 

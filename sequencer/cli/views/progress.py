@@ -17,7 +17,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from msgspec import Struct, field
@@ -215,7 +214,7 @@ def _format_place(step_index: int, step: str) -> str:
     return f"[{step_index + 1}] {one_line(step)}"
 
 
-def start_line(attempt: Attempt, log: Path) -> str:
+def start_line(attempt: Attempt, log: str) -> str:
     """Return the line that says that *attempt* has started."""
     note = f", attempt {attempt.number}" if attempt.number > 1 else ""
     place = "" if attempt.position == attempt.step.name else f" at position {attempt.position}"

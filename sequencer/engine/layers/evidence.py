@@ -62,7 +62,7 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         final_step.agent,
         attempt.claim.token,
         attempt.claim.attempt,
-        log=str(attempt.log.path),
+        log=attempt.log.path,
         is_final=attempt.is_final,
         began_at=attempt.began_at,
         note=note,

@@ -124,6 +124,8 @@ class OpenTransition:
         is_limited = marking.graph.timeout_ms is not None
         self.spent_ms = busy_ms(head, marking, now) if is_limited else 0
         """The agents' time until now, computed before the transition changes anything."""
+        self._closed_names: Collection[str] = ()
+        """The nodes that the limits of the capacity close."""
         self._passing: list[int] = []
         """Active nodes that do no work and must be left, as a heap by order."""
 
@@ -377,6 +379,7 @@ class OpenTransition:
     def settle(self, capacity: Capacity | None) -> None:
         """Apply everything that follows automatically; claim what *capacity* allows."""
         slots_left = capacity.slots if capacity is not None else 0
+        self._closed_names = ()
         closed_names: Collection[str] = ()
         if capacity is not None:
             slots_left, closed_names = self._claim_again(capacity, slots_left)
@@ -390,7 +393,7 @@ class OpenTransition:
                 token = self.head.token + 1 if is_agent else None
                 node = self.editor.start(name, token)
                 if is_agent and capacity is not None:
-                    closed_names = self._grant(name, capacity, slots_left) or closed_names
+                    closed_names = self._grant(name, capacity, slots_left)
                     slots_left -= 1
                 elif node.kind is NodeKind.HUMAN:
                     self._ask(name, node.timeout_ms)
@@ -425,7 +428,7 @@ class OpenTransition:
 
         Returns how many slots are left, and which nodes must not start now.
         """
-        closed_names, expired = capacity.closed(self.head, self.marking), capacity.expired_tokens
+        closed_names, expired = self._find_closed(capacity), capacity.expired_tokens
         claims = {claim.token: claim for claim in self.head.claims}
         order, nodes = self.editor.graph.urgency, self.editor.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
@@ -455,7 +458,7 @@ class OpenTransition:
                 continue
             self.editor.report(Event.CLAIMED, name, **execution.claim_details)
             self.editor.do("claim", name, self.head.token + 1)
-            closed_names = self._grant(name, capacity, slots) or closed_names
+            closed_names = self._grant(name, capacity, slots)
             slots -= 1
         return slots, closed_names
 
@@ -471,10 +474,22 @@ class OpenTransition:
         self._end_claim(claim.token, usage or Usage())
         self.facts.append(transitions.take_over_fact(claim, usage))
 
-    def _grant(self, name: str, capacity: Capacity, slots: int) -> Collection[str] | None:
+    def _find_closed(self, capacity: Capacity, *, has_new_share: bool = True) -> Collection[str]:
+        """Return the nodes that must not start now.
+
+        The limits of *capacity* are asked again only if a share was reserved since.
+        """
+        if has_new_share:
+            self._closed_names = capacity.closed(self.head, self.marking) or self._closed_names
+        excluded_names = capacity.excluded(self.head, self.marking)
+        if not excluded_names:
+            return self._closed_names
+        return frozenset(self._closed_names).union(excluded_names)
+
+    def _grant(self, name: str, capacity: Capacity, slots: int) -> Collection[str]:
         """Add the claim of *name* with the next token, which the marking has already.
 
-        Returns the nodes that must not start now, or None if they can't have changed.
+        Returns the nodes that must not start now.
         """
         token, max_claims = self.head.token + 1, self.editor.graph.max_parallel
         # If the graph limits how many work at once, other processes may use what is left.
@@ -494,9 +509,7 @@ class OpenTransition:
         self.head = self.head.replace(token=token, claims=(*self.head.claims, new_claim))
         self.granted.append(token)
         self._move_facts(new_claim, {})
-        if share or capacity.closes_with_each:
-            return capacity.closed(self.head, self.marking)
-        return None
+        return self._find_closed(capacity, has_new_share=bool(share))
 
     def _ask(self, name: str, timeout_ms: int | None) -> None:
         token = self.head.token + 1

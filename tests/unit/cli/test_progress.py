@@ -27,7 +27,7 @@ from tests.unit import saying
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.saying import Saying
 
-LOG = Path("logs/local/steps/iter-00013_main.log")
+LOG = "logs/local/steps/iter-00013_main.log"
 
 
 def attempt(number: int = 1, step: str = "main", position: str | None = None) -> Attempt:

@@ -120,7 +120,7 @@ class Recorder:
         match event:
             case AttemptStarted(attempt, log):
                 self.steps.append((attempt.step.name, attempt.step_index, attempt.number))
-                self.logs.append(log)
+                self.logs.append(Path(log))
             case AttemptWrote(_, data, kind):
                 assert isinstance(kind, Piece)
                 self.output += data

@@ -118,7 +118,7 @@ def test_an_unsafe_folder_is_not_a_failure_of_the_step(tmp_path: Path) -> None:
     ended = heard[-1]
     assert isinstance(ended, AttemptEnded)
     assert ended.outcome.status is OutcomeStatus.INTERRUPTED
-    assert "is a link" in made.log.path.read_text()
+    assert "is a link" in Path(made.log.path).read_text()
 
 
 def test_outer_layers_see_the_result_and_can_write_to_the_log(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_outer_layers_see_the_result_and_can_write_to_the_log(tmp_path: Path) ->
     made = claimed(performer)
     perform(performer, made, outer)
     assert seen == ["before None", "after done"]
-    text = made.log.path.read_text()
+    text = Path(made.log.path).read_text()
     assert text.index("can't be merged") < text.index("# ended")
 
 

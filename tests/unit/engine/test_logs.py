@@ -58,7 +58,7 @@ class Place:
         log = self.logs.open(make_attempt(self.project, **update))
         log.write(data, Piece.OUTPUT)
         log.close(outcome)
-        return log.path
+        return Path(log.path)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_log_is_capped_and_notes_it(tmp_path: Path) -> None:
     for _ in range(100):
         log.write("ä".encode() * 101)
     log.close(DONE)
-    text = log.path.read_bytes()
+    text = Path(log.path).read_bytes()
     assert len(text) < 1_600
     assert b"# log capped at 1000 bytes" in text
     assert b"\n# 19200 bytes are left out here\n" in text, "it was all one line"
@@ -145,13 +145,13 @@ def test_a_capped_log_notes_it_at_once_and_ends_with_the_newest_lines(tmp_path: 
     log = place.logs.open(make_attempt(tmp_path))
     lines = [b"line %05d canary-123\n" % number for number in range(10_000)]
     log.write(b"".join(lines[:100]))
-    so_far = log.path.read_bytes()
+    so_far = Path(log.path).read_bytes()
     assert so_far.endswith(b"and its newest lines are added when it ends\n")
     for line in lines[100:]:
         log.write(line)
-    assert log.path.read_bytes() == so_far, "it is not written for nobody"
+    assert Path(log.path).read_bytes() == so_far, "it is not written for nobody"
     log.close(DONE)
-    text = log.path.read_bytes()
+    text = Path(log.path).read_bytes()
     assert b"canary" not in text
     head, _, end = text.partition(b"bytes are left out here\n")
     kept = end.splitlines()[:-2]
@@ -172,8 +172,8 @@ def test_a_secret_that_is_cut_in_two_by_the_cap_is_hidden(tmp_path: Path) -> Non
         log.write(b"x" * 990 + b"canary-")
         log.write(b"123 and\nwhat follows\n")
         log.close(DONE)
-        assert b"canary" not in log.path.read_bytes()
-        assert b"\n123 and" not in log.path.read_bytes()
+        assert b"canary" not in Path(log.path).read_bytes()
+        assert b"\n123 and" not in Path(log.path).read_bytes()
 
 
 def test_secrets_split_between_writes_are_hidden(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_secrets_split_between_writes_are_hidden(tmp_path: Path) -> None:
     for piece in (b"it is canary-ca", b"nary-123 and sk-ant-abcdefghij", b"klmnopqrst end"):
         log.write(piece)
     log.close(Outcome(status=OutcomeStatus.FAILED, error="canary-canary-123 refused"))
-    text = log.path.read_bytes()
+    text = Path(log.path).read_bytes()
     assert b"canary-canary" not in text
     assert b"abcdefghij" not in text
     assert text.count(b"[secret]") == 4
@@ -328,7 +328,7 @@ def write_sent(place: Place, *sends: tuple[str, dict[str, Any]]) -> Path:
         log.write_request(request, to)
         log.write(FORGED)
     log.close(DONE)
-    return log.path
+    return Path(log.path)
 
 
 @given(st.text(max_size=40), st.text(max_size=20), st.text(max_size=20))
@@ -389,12 +389,12 @@ def test_the_current_output_of_a_step_does_not_echo_its_prompt(
         StepRequest(identity=IDENTITY, **request_fields(made, place), **texts), "agent"
     )
     log.write(said.encode())
-    found = read_last_outputs([claim], [log.path.parent])
+    found = read_last_outputs([claim], [Path(log.path).parent])
     assert [one.last for one in found.values()] == said.splitlines()[-1:]
     # Half of the prompt, as a process that is killed has written it.
-    whole = log.path.read_bytes()
-    log.path.write_bytes(whole[: whole.index(b"#> Be brief") + 6])
-    assert read_last_outputs([claim], [log.path.parent]) == {}
+    whole = Path(log.path).read_bytes()
+    Path(log.path).write_bytes(whole[: whole.index(b"#> Be brief") + 6])
+    assert read_last_outputs([claim], [Path(log.path).parent]) == {}
 
 
 def test_a_log_that_is_old_or_cut_off_shows_no_prompt(place: Place) -> None:

@@ -40,6 +40,8 @@ class Run:
         self.slots = slots
         self.gone: frozenset[int] = frozenset()
         self.max_attempts = 20
+        self.rules: dict[str, Any] = {}
+        """More fields of the capacity."""
         self.now = 0
         self.facts: tuple[Fact, ...] = ()
         self.outputs: dict[str, str] = {}
@@ -47,9 +49,8 @@ class Run:
 
     @property
     def capacity(self) -> Capacity:
-        return Capacity(
-            STRANGER, 60.0, 5.0, self.slots, self.gone, RunLimits(attempts=self.max_attempts)
-        )
+        limits = RunLimits(attempts=self.max_attempts)
+        return Capacity(STRANGER, 60.0, 5.0, self.slots, self.gone, limits, **self.rules)
 
     def update(self, act: Callable[[OpenTransition], None], *, claims: bool = True) -> list[str]:
         """Make one transition and return the lines of what happened."""

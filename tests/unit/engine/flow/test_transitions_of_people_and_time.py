@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from sequencer.errors import StaleClaim, TransitionRefused
+from sequencer.model.graph.marking import Marking
 from sequencer.model.graph.transition import OpenTransition, busy_ms
-from sequencer.model.head import Status
+from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from tests.flows import graph
 from tests.unit.engine.flow.stepping import BAD, OK, START, Run, date
@@ -161,3 +163,31 @@ def test_no_claim_is_held_after_a_bad_end(ends_by: str) -> None:
     assert (run.facts[-1].event, run.facts[-1].outcome) == ("completed", {"status": ends_by, **why})
     assert run.look() == []
     assert run.head.exit_reason == ends_by
+
+
+# --- what a claim closes -------------------------------------------------------------------
+
+
+def _close_b_once_a_runs(head: Head, marking: Marking) -> set[str]:
+    del marking
+    return {"b"} if any(claim.step == "a" for claim in head.claims) else set()
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({}, {"a", "b", "c"}),
+        ({"closed": _close_b_once_a_runs}, {"a", "b", "c"}),
+        ({"closed": _close_b_once_a_runs, "share": lambda *_: {"usd": 0.5}}, {"a", "c"}),
+        ({"excluded": _close_b_once_a_runs}, {"a", "c"}),
+    ],
+    ids=["nothing", "a limit of which no share is reserved", "a reserved share", "an exclusion"],
+)
+def test_a_claim_may_close_another_node_in_the_same_transition(
+    rules: dict[str, Any], expected: set[str]
+) -> None:
+    run = Run(graph("s((S)) --> a & b & c"))
+    run.rules = rules
+    run.begin()
+    assert run.held.keys() == expected
+    assert run.look() == [], "also not at the next look"
