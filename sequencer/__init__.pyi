@@ -1,40 +1,87 @@
 # The types of the library. At run time, __init__.py imports each name on its first use; imports
 # for type checkers in there would make cycles with every module that imports the version.
+from sequencer.cli.contributions import Contribution
 from sequencer.engine.hooking import HookContext
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
-from sequencer.executors.protocol import Executor
+from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer.executors.process import ProcessCore, build_launch
+from sequencer.executors.protocol import Executor, Listener, Piece, StepRequest
 from sequencer.hooks.points import hookimpl
 from sequencer.model import commands
-from sequencer.model.head import Head, Status
-from sequencer.model.limits import InvocationLimits
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.head import Claim, Head, Owner, Status
+from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage
-from sequencer.model.sequence.order import resolve
-from sequencer.model.step import Step
+from sequencer.model.sequence.order import find_step_ref, resolve
+from sequencer.model.sequence.sequence_kind import ContinuationKind, SequenceKind
+from sequencer.model.step import Retry, Step
+from sequencer.model.transitions import Event, Fact, StepRef, Transition
 from sequencer.model.workflow import Review, Workflow
+from sequencer.project.diagnostics import Area, Diagnostic, Level
 from sequencer.project.project import open_project, open_run
-from sequencer.store.protocol import Store
+from sequencer.project.schema import Section
+from sequencer.project.sections import ConfigSection
+from sequencer.project.store_kinds import StoreKind
+from sequencer.project.store_requests import CheckRequest, StoreRequest
+from sequencer.store.file import FileStore
+from sequencer.store.protocol import Liveness, ReportsWaiting, Store, View
 
 __all__ = [
+    "Area",
+    "Cancellation",
+    "CheckRequest",
+    "Claim",
+    "ConfigSection",
+    "ContinuationKind",
+    "Contribution",
     "Decision",
+    "Diagnostic",
+    "Edge",
+    "Event",
     "Executor",
+    "Fact",
+    "FileStore",
+    "Graph",
     "Head",
     "HookContext",
     "InvocationLimits",
+    "Level",
+    "Listener",
+    "Liveness",
     "Mode",
     "Move",
+    "Node",
+    "NodeKind",
     "Outcome",
     "OutcomeStatus",
+    "Owner",
+    "Piece",
+    "ProcessCore",
+    "ReportsWaiting",
+    "Retry",
     "Review",
     "Run",
+    "RunLimits",
+    "Section",
+    "SequenceKind",
     "SequencerError",
     "Status",
     "Step",
+    "StepRef",
+    "StepRequest",
+    "StopReason",
     "Store",
+    "StoreKind",
+    "StoreRequest",
+    "Transition",
     "Usage",
+    "View",
     "Workflow",
+    "build_launch",
     "commands",
+    "find_step_ref",
     "hookimpl",
     "open_project",
     "open_run",

@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sequencer import Head
-from sequencer.model.transitions import Transition
+from sequencer import FileStore, Head, Transition
 from sequencer.store.continuity import find_misfit, find_misfits
-from sequencer.store.file import FileStore
 from sequencer.store.journal import decode, encode, fact_fields, survey
 from sequencer.store.protocol import Change
 from sequencer.store.recovery import Recovered

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequencer import Step, Workflow
-from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.step import Retry
+from sequencer import Edge, Graph, Node, NodeKind, Retry, Step, Workflow
 
 _NODE = re.compile(
     r"(?P<id>[\w.]+)(?:\{\{(?P<human>[^}]*)\}\}|\(\((?P<marker>[^)]*)\)\)|\{(?P<decision>[^}]*)\}"

@@ -11,10 +11,8 @@ from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 
-from sequencer.model.head import Claim, Owner
-from sequencer.store.file import FileStore
+from sequencer import Claim, FileStore, Liveness, Owner
 from sequencer.store.identity import this_process
-from sequencer.store.protocol import Liveness
 
 _NUMBERS = count(1)
 

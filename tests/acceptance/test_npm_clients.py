@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 
-from sequencer import Executor, Outcome, OutcomeStatus, Step
+from sequencer import Cancellation, Executor, Outcome, OutcomeStatus, ProcessCore, Step, StopReason
 from sequencer.engine.evidence import judge_turn
-from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.codex import CodexExecutor, CodexOptions
 from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
-from sequencer.executors.process import ProcessCore
 from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until
 from tests.fake_model_server import FakeModel, fake_model
 from tests.isolation import OWN_PATH

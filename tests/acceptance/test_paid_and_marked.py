@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer import Run
+from sequencer import Cancellation, Run, find_step_ref
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.events import ignore
 from sequencer.engine.sequence_worker import SequenceWorker
-from sequencer.executors.cancellation import Cancellation
-from sequencer.model.sequence.order import find_step_ref
 from tests.acceptance.charging import (
     Answers,
     calls_of,

@@ -18,11 +18,8 @@ from typing import Any
 
 import pytest
 
-from sequencer import Outcome, OutcomeStatus, Step
-from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer import Cancellation, Outcome, OutcomeStatus, Piece, ProcessCore, Step, StopReason
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
-from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import SessionFault
 from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until
 from tests.fake_model_server import FakeModel, fake_model

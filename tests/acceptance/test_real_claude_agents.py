@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sequencer import OutcomeStatus
-from sequencer.executors.process import ProcessCore
+from sequencer import OutcomeStatus, ProcessCore
 from tests.acceptance.test_real_claude import MODEL, Desk, claude_program
 from tests.fake_model_server import fake_model
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer import Outcome
+from sequencer import Outcome, ProcessCore
 from sequencer.engine.evidence import judge_turn
-from sequencer.executors.process import ProcessCore
 from sequencer.model.evidence import Evidence, TurnEnd
 from tests.acceptance.test_real_claude import Desk, claude_program
 from tests.fake_model_server import fake_model

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from sequencer import OutcomeStatus, Step
+from sequencer import OutcomeStatus, ProcessCore, Step
 from sequencer.executors.claude import ClaudeOptions, claude_argv
-from sequencer.executors.process import ProcessCore
 from tests.acceptance import test_npm_clients as npm
 from tests.acceptance import test_real_claude as wheel
 from tests.contract.executor_cases import request_for

@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 
-from sequencer import Outcome, OutcomeStatus, Step, open_project
+from sequencer import Cancellation, Outcome, OutcomeStatus, Step, StepRef, open_project
 from sequencer.engine.evidence import PriorAttempts
 from sequencer.engine.workspace import AttemptFolder, Workspace
-from sequencer.executors.cancellation import Cancellation
 from sequencer.model.kind import AttemptResult
-from sequencer.model.transitions import StepRef
 from sequencer.plugins.git.code.project_trees import run_worktree
 from sequencer.plugins.git.process import Git
 from tests.clones import ENVIRONMENT, git

@@ -19,7 +19,6 @@ from unittest.mock import patch
 from sequencer import open_project
 from sequencer.plugins.schedules import schedules
 from sequencer.project.project import Project
-from sequencer.store.user_state import STATE_VARIABLE
 from tests.clocks.faketime import library, variables
 from tests.concurrency.schedule_points import CONFIGURATION, finish, resets, tick
 from tests.long.report import Report, Size
@@ -93,7 +92,7 @@ def of_processes(folder: Path, path: Path, when: str) -> Iterator[str]:
     folder.mkdir()
     one_step = CONFIGURATION.replace(", {name: other, text: y}", "")
     (folder / "orchestration.yaml").write_text(one_step)
-    said = {STATE_VARIABLE: str(folder / "state"), "TZ": "UTC"}
+    said = {"XDG_STATE_HOME": str(folder / "state"), "TZ": "UTC"}
     started = []
     for at in ("@2027-01-01 12:00:00", when, *DATES):
         more = {**variables(path, at), **said}
@@ -115,7 +114,7 @@ def campaign(folder: Path, size: Size) -> Report:
         place = folder / f"{inputs}"
         place.mkdir()
         (place / "orchestration.yaml").write_text(CONFIGURATION)
-        with patch.dict(os.environ, {STATE_VARIABLE: str(place / "state")}):
+        with patch.dict(os.environ, {"XDG_STATE_HOME": str(place / "state")}):
             found = [*wrong(open_project(place, trust=True), off, when)]
         violations += [f"a clock wrong by {off} days {when}: {text}" for text in found]
         inputs += 1

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from sequencer.cli.program import run as program
-from sequencer.store.user_state import STATE_VARIABLE
 from tests.clones import ENVIRONMENT, Shared, copy_of, git
 from tests.concurrency.crash_points import Injector, nothing_waits_for_the_disk
 from tests.forked import prepare
@@ -186,14 +185,14 @@ def sweep(
     """
     command, made, wrong, tried = COMMANDS[name], base / "made", list[str](), 0
     made.mkdir(parents=True)
-    patch.setenv(STATE_VARIABLE, str(base / "state"))
+    patch.setenv("XDG_STATE_HOME", str(base / "state"))
     command.prepare(made)
     before = _apart(lambda: facts(made / command.inside))
     assert accepted(before), before
     for at in points:
         folder = copy_of(made, base / str(at))
         # A folder for each attempt: later commands would read the records of killed ones.
-        patch.setenv(STATE_VARIABLE, str(copy_of(base / "state", base / f"{at}-state")))
+        patch.setenv("XDG_STATE_HOME", str(copy_of(base / "state", base / f"{at}-state")))
         inside = folder / command.inside
         said = attempt(inside, command, Injector(fault, at))
         bug = said.get("bug") or ("" if said.get("code", 0) == 0 else f"ended with {said['code']}")

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequencer import Head, SequencerError
+from sequencer import FileStore, Head, SequencerError
 from sequencer.errors import CorruptState, StorageFailed
 from sequencer.store import journal as journal_file
-from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
 from tests.power.recorder import Plain
 

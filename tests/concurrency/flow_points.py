@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer import Head, Outcome, OutcomeStatus, SequencerError, commands
+from sequencer import FileStore, Head, Outcome, OutcomeStatus, SequencerError, commands
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.run_commands import RunCommands
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.kind import Capacity
-from sequencer.store.file import FileStore
 from sequencer.store.identity import boottime
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk
 from tests.flows import workflow

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sequencer import Head
+from sequencer import FileStore, Head
 from sequencer.errors import ClaimHeld, StaleClaim
-from sequencer.store.file import FileStore
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 

@@ -21,7 +21,6 @@ from unittest.mock import patch
 from sequencer import SequencerError, commands, open_project
 from sequencer.plugins.schedules import schedules
 from sequencer.project.project import Project
-from sequencer.store.user_state import STATE_VARIABLE
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
@@ -131,7 +130,7 @@ def tried(folder: Path, name: str, fault: str, at: int) -> tuple[bool, list[str]
     """Return whether there was a call number *at*, and what broke."""
     before, day, over = SCENARIOS[name]
     folder.mkdir(parents=True)
-    with patch.dict(os.environ, {STATE_VARIABLE: str(folder / "state")}):
+    with patch.dict(os.environ, {"XDG_STATE_HOME": str(folder / "state")}):
         (folder / "orchestration.yaml").write_text(CONFIGURATION)
         project = open_project(folder, trust=True)
         before(project)

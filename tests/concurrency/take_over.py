@@ -12,12 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sequencer import Head, InvocationLimits, Mode, Run
+from sequencer import Claim, Head, InvocationLimits, Mode, Owner, Run, Transition
 from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
 from sequencer.errors import StaleClaim
 from sequencer.model import transitions
-from sequencer.model.head import Claim, Owner
-from sequencer.model.transitions import Transition
 from sequencer.store.identity import boottime, is_same_boot, this_process
 from tests.concurrency import children
 from tests.contract import store_cases as cases

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer.executors.cancellation import Cancellation
+from sequencer import Cancellation, ProcessCore
 from sequencer.executors.launch import Launch
-from sequencer.executors.process import ProcessCore, ProcessEnd
+from sequencer.executors.process import ProcessEnd
 from tests.contract.executor_cases import marked_processes, wait_until
 
 

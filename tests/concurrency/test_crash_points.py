@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer import Head
-from sequencer.store.file import FileStore
+from sequencer import FileStore, Head
 from sequencer.store.head import write_head
 from sequencer.store.strictjson import parse_object
 from tests.boundary.traced import tracer

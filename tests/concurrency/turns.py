@@ -17,10 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from sequencer import InvocationLimits, Mode
+from sequencer import FileStore, InvocationLimits, Mode
 from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
 from sequencer.errors import ClaimHeld
-from sequencer.store.file import FileStore
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 from tests.long.report import Report, Size

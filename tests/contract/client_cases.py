@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sequencer import Executor
+from sequencer import Executor, ProcessCore
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.codex import CodexExecutor, CodexOptions
 from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
 from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
-from sequencer.executors.process import ProcessCore
 from tests.contract.executor_cases import Behaviour, ExecutorCase
 from tests.fake_model_server import fake_model
 

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 from msgspec.structs import replace
 
-from sequencer import Executor, Step, Usage
+from sequencer import Executor, Piece, ProcessCore, Step, StepRequest, Usage
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.fake_agents import (
     RehearsalExecutor,
@@ -26,8 +26,7 @@ from sequencer.executors.fake_agents import (
     ScriptedExecutor,
     ScriptedOptions,
 )
-from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Identity, Piece, StepRequest
+from sequencer.executors.protocol import Identity
 
 IDENTITY = Identity(run_id="0b5c", step="main", step_index=12, token=17, attempt=1)
 

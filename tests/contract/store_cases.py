@@ -9,11 +9,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sequencer import Head, Outcome, OutcomeStatus, Step, Store, Usage, Workflow
+from sequencer import (
+    Claim,
+    Head,
+    Outcome,
+    OutcomeStatus,
+    Owner,
+    Step,
+    StepRef,
+    Store,
+    Transition,
+    Usage,
+    Workflow,
+    find_step_ref,
+)
 from sequencer.model import transitions
-from sequencer.model.head import Claim, Owner
-from sequencer.model.sequence.order import find_step_ref
-from sequencer.model.transitions import StepRef, Transition
 from sequencer.store.identity import boottime
 from sequencer.store.journal import JournalFile
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from sequencer import Outcome
+from sequencer import Cancellation, Outcome
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors import claude_turns, codex, gemini, messages_loop, opencode
 from sequencer.executors.answers import compute_short_digest
-from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.process import ProcessEnd

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer import Executor, OutcomeStatus, Step, Usage
-from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer import Cancellation, Executor, OutcomeStatus, Step, StopReason, Usage
 from tests.contract.client_cases import CLIENT_CASES
 from tests.contract.executor_cases import (
     CASES,

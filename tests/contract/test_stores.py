@@ -12,14 +12,11 @@ from typing import Any
 
 import pytest
 
-from sequencer import Head, Store
+from sequencer import FileStore, Head, Liveness, Store, Transition
 from sequencer.errors import ClaimHeld, RecordRefused, StaleClaim
 from sequencer.model import command_rules as decisions
 from sequencer.model import edits, transitions
-from sequencer.model.transitions import Transition
 from sequencer.plugins.git.state.store import GitStore
-from sequencer.store.file import FileStore
-from sequencer.store.protocol import Liveness
 from tests import clones
 from tests.contract import store_cases as cases
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from sequencer import OutcomeStatus
+from sequencer import Cancellation, OutcomeStatus
 from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
 from sequencer.errors import WorkTreeRefused
-from sequencer.executors.cancellation import Cancellation
 from tests.contract.workspace_cases import SITES, Site, at_once, commit, files_of
 from tests.unit.git.clones import OPENED, claim, head, said
 from tests.unit.saying import attempt

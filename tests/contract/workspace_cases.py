@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sequencer import Head, OutcomeStatus, Status
+from sequencer import Cancellation, Claim, Graph, Head, Node, NodeKind, OutcomeStatus, Status
 from sequencer.engine.attempt import Attempt, Leftovers
 from sequencer.engine.logs import current_branch
 from sequencer.engine.workspace import AttemptFolder, BranchGuard, InnerWorkspace, Workspace
-from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.redaction import Redaction
-from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.model.graph.marking import Marking
 from sequencer.model.graph.task import TaskTraits
-from sequencer.model.head import Claim
 from sequencer.plugins.git.code.attempt_refs import AttemptWorkspace
 from sequencer.plugins.git.code.checkout import Checkout
 from sequencer.plugins.git.code.run_worktree import RunWorktree

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer import Head
+from sequencer import Head, Transition
 from sequencer.engine.events import MadeElsewhere, RunEvent
-from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.connection import FleetOptions
 from sequencer.plugins.temporal.kind import import_worker_module

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from sequencer import Graph, Node, NodeKind
 from sequencer.cli.views.states import PICTURES
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.plugins.drawing.mermaid import add_state_classes, format_view_chart
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.flowcharts_peer.asking import ask

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.plugins.git.state.store import GitStore
+from sequencer import Store
 from tests.clones import Shared
 from tests.contract import store_cases as cases
 from tests.git.transports import Deed, Server
@@ -71,7 +71,7 @@ def tmp_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def held(tmp_path: Path, one_claim: Shared) -> Iterator[tuple[Shared, GitStore, Server]]:
+def held(tmp_path: Path, one_claim: Shared) -> Iterator[tuple[Shared, Store, Server]]:
     """A run with a claim of ours; the next push has no answer, and lands when the test says."""
     shared, server = Shared(tmp_path / "shared", one_claim), Server(tmp_path / "server")
     ours = shared.store("ours")

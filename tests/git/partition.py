@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from sequencer import Claim
 from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
-from sequencer.model.head import Claim
 from sequencer.plugins.git.state.store import GitStore
 from sequencer.store import results
 from tests.concurrency import children

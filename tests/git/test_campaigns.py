@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from sequencer import Store
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.remote import Pushed, RefMove, Remote
-from sequencer.plugins.git.state.store import GitStore
 from sequencer.project.store_requests import EVERYTHING
 from tests.clones import Shared, git
 from tests.concurrency import children
@@ -66,7 +66,7 @@ def test_a_push_without_a_lease_is_noticed(shared: Shared, monkeypatch: pytest.M
         now = [structs.replace(moves[0], old=told[0] if told else None), *moves[1:]]
         return real(self, now)
 
-    def turn(store: GitStore, name: str) -> None:
+    def turn(store: Store, name: str) -> None:
         claim = turns.note_granted(
             shared, store.update(cases.on_run(partial(cases.claiming, store)))
         )

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer import Head
+from sequencer import Head, Transition
 from sequencer.errors import RemoteRefused, StateRefused
-from sequencer.model.transitions import Transition
 from sequencer.plugins.git.state.remote import RefMove
 from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared, git

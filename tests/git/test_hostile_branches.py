@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sequencer import Store
 from sequencer.errors import CorruptState, EditRefused, StateRefused
-from sequencer.plugins.git.state.store import GitStore
 from sequencer.store import results
 from sequencer.store.journal import encode
 from tests.clones import Shared, git
@@ -283,7 +283,7 @@ def test_garbage_is_refused_or_harmless(what: str, shared: Shared) -> None:
         assert {**now, "state.json": b""} == {**before, "state.json": b""}
 
 
-def outcome(store: GitStore) -> str:
+def outcome(store: Store) -> str:
     """Return how a turn ends on such a branch: with a reason, or well."""
     try:
         cases.commit(store, cases.claim(store).token)

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from sequencer import Head, Outcome, OutcomeStatus
+from sequencer import Head, Outcome, OutcomeStatus, Transition
 from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
 from sequencer.model import transitions
-from sequencer.model.transitions import Transition
 from sequencer.plugins.git.state.branch import REBUILDS, Branch
 from sequencer.plugins.git.state.store import GitStore
 from sequencer.store.journal import JournalFile

@@ -8,9 +8,8 @@ from functools import partial
 
 import pytest
 
-from sequencer import Head
+from sequencer import Head, Transition
 from sequencer.errors import RemoteRefused, RemoteUnreachable, StaleClaim, WorkTreeRefused
-from sequencer.model.transitions import Transition
 from sequencer.plugins.git.state.branch import REBUILDS, PendingPush
 from sequencer.plugins.git.state.remote import RefMove
 from sequencer.plugins.git.state.store import GitStore

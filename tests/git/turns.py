@@ -10,11 +10,9 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from sequencer import Head, Outcome, OutcomeStatus, SequencerError
+from sequencer import Claim, Head, Outcome, OutcomeStatus, SequencerError, Transition
 from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
 from sequencer.model import transitions
-from sequencer.model.head import Claim
-from sequencer.model.transitions import Transition
 from sequencer.plugins.git.state.store import GitStore
 from sequencer.store.protocol import Change
 from tests.clones import Shared

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sequencer import Head, Run, open_run
+from sequencer import Head, Run, SequenceKind, Transition, open_run
 from sequencer.model import transitions
 from sequencer.model.commands import (
     Accept,
@@ -34,8 +34,6 @@ from sequencer.model.graph.graph_kind import GraphKind
 from sequencer.model.kind import CommandContext
 from sequencer.model.limits import format_utc_s
 from sequencer.model.sequence.order import find_current_ref
-from sequencer.model.sequence.sequence_kind import SequenceKind
-from sequencer.model.transitions import Transition
 from tests.golden.recording import FOLDER, bring_back, steady
 from tests.golden.stories import STORIES
 

@@ -25,8 +25,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sequencer.store.folder import write_atomically
-from sequencer.store.user_state import STATE_VARIABLE
 from tests.long import documents
 from tests.long.report import Campaign, Report, Size
 from tests.scratch_folders import scratch_folder
@@ -252,7 +250,9 @@ def save(file: Path | None, whole: dict[str, Any]) -> None:
     """Write the report *whole* to *file*, if one was asked for."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(whole, indent=1).encode() + b"\n")
+        unfinished = file.with_name(f".{file.name}.new")
+        unfinished.write_text(json.dumps(whole, indent=1) + "\n")
+        unfinished.replace(file)
 
 
 def main() -> int:
@@ -262,7 +262,7 @@ def main() -> int:
     with scratch_folder(given.within) as folder:
         if given.one:
             # Commands record known runs there; campaigns must not see each other's.
-            os.environ[STATE_VARIABLE] = str(folder / "user-state")
+            os.environ["XDG_STATE_HOME"] = str(folder / "user-state")
             one = campaign(given.one)
             # Most campaigns fork: what is never collected is never copied into a fork either.
             gc.collect()

@@ -5,15 +5,24 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import cache
 
-from sequencer import Head, InvocationLimits, Mode, Outcome, OutcomeStatus, Step, Workflow
+from sequencer import (
+    Head,
+    InvocationLimits,
+    Mode,
+    Outcome,
+    OutcomeStatus,
+    Owner,
+    RunLimits,
+    SequenceKind,
+    Step,
+    Workflow,
+    find_step_ref,
+)
 from sequencer.engine.decide import SequenceSeen, TakeClaims, next_move
 from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.model import transitions
-from sequencer.model.head import Owner
 from sequencer.model.kind import fresh_head
-from sequencer.model.limits import RunLimits, format_utc_ms
-from sequencer.model.sequence.order import find_step_ref
-from sequencer.model.sequence.sequence_kind import SequenceKind
+from sequencer.model.limits import format_utc_ms
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SOMEBODY = Owner(host="h", boot_id="b", pid_ns="p", pid=1, pid_start=1, nonce="n")

@@ -20,9 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from sequencer import SequencerError
+from sequencer import FileStore, SequencerError
 from sequencer.store import journal as journal_file
-from sequencer.store.file import FileStore
 from tests.concurrency.crash_points import new_store
 from tests.contract import store_cases as cases
 from tests.long.report import Report, Size

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sequencer import FileStore
 from sequencer.store import results
-from sequencer.store.file import FileStore
 from tests.concurrency import crash_points
 from tests.contract import store_cases as cases
 

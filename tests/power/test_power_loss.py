@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import FileStore
 from sequencer.errors import StorageFailed
 from sequencer.store import journal as journal_file
 from sequencer.store import results
-from sequencer.store.file import FileStore
 from sequencer.store.journal import CLOSING
 from tests.boundary.traced import tracer
 from tests.contract import store_cases as cases

@@ -20,13 +20,21 @@ from tests.project.documents import ROOT
 
 STUB = ROOT / "sequencer/__init__.pyi"
 PROGRAM = """
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import sequencer
 from sequencer import commands, Decision, Executor, Head, HookContext, InvocationLimits
 from sequencer import Mode, Move, Outcome, OutcomeStatus, Status, Usage
 from sequencer import Review, Run, SequencerError, Step, Store, Workflow, hookimpl
 from sequencer import open_project, open_run, resolve
+from sequencer import Cancellation, Listener, Piece, ProcessCore, StepRequest, StopReason
+from sequencer import CheckRequest, Claim, Event, Fact, FileStore, Liveness, Owner, Transition, View
+from sequencer import ReportsWaiting, StoreKind, StoreRequest, build_launch
+from sequencer import ContinuationKind, SequenceKind, StepRef, find_step_ref
+from sequencer import Edge, Graph, Node, NodeKind, Retry, RunLimits
+from sequencer import Area, ConfigSection, Contribution, Diagnostic, Level, Section
 
 
 def code_of(error: SequencerError) -> int:
@@ -67,6 +75,74 @@ def kind_of(executor: Executor) -> str:
     return executor.kind
 
 
+class Echo:
+    kind: ClassVar[str] = "echo"
+    supported_fields: frozenset[str] = frozenset()
+
+    def problems(self) -> list[str]:
+        return []
+
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        listener.write(b"done", Piece.OUTPUT)
+        stopped = cancellation.reason is StopReason.INTERRUPTED
+        return Outcome(status=OutcomeStatus.INTERRUPTED if stopped else OutcomeStatus.OK)
+
+
+def echo(name: str, options: dict[str, object], core: ProcessCore) -> Executor:
+    return Echo()
+
+
+LAUNCH = build_launch
+
+
+class Loud(FileStore):
+    def update(self, change: Callable[[Head | None], Transition | None]) -> Head:
+        return super().update(change)
+
+
+def make(request: StoreRequest) -> Store:
+    return Loud(request.state_path, migrate=request.to_head)
+
+
+def checks(request: CheckRequest) -> Iterator[Diagnostic]:
+    waits = isinstance(request.store, ReportsWaiting)
+    yield Diagnostic(Level.NOTICE, Area.FILES, "waits" if waits else "does not wait")
+
+
+def notices(view: View) -> tuple[str, ...]:
+    return view.notices
+
+
+def owners(head: Head) -> list[Owner]:
+    return [claim.owner for claim in head.claims if claim.owner.pid]
+
+
+def is_gone(store: Store, claim: Claim) -> bool:
+    return store.liveness(claim) is Liveness.DEAD
+
+
+def accepted(transition: Transition) -> list[Fact]:
+    return [fact for fact in transition.facts if fact.event == Event.SUCCEEDED]
+
+
+class Patient(SequenceKind):
+    def again(self, step_index: int) -> tuple[StepRef, ContinuationKind]:
+        return find_step_ref(self.workflow, step_index), ContinuationKind.ACCEPT
+
+
+class Person(Section):
+    name: str = "no one"
+
+
+STEPS = (Step(name="a", retry=Retry(max_attempts=2)), Step(name="b"))
+NODES = tuple(Node(id=step.name, kind=NodeKind.AGENT) for step in STEPS)
+CHART = Graph(nodes=NODES, edges=(Edge(source="a", target="b"),), entries=("a",))
+LIMITS = RunLimits(cost_usd=5.0)
+STORE = StoreKind("loud", make, checks=checks)
+PERSON = ConfigSection(Person, Person)
+SHOWN = Contribution("shown", "shown:show", takes=("shown",))
 WORKFLOW = Workflow("demo", (Step(name="a"),), Review(every=2, step=Step(name="b")))
 NAME: str = resolve(WORKFLOW, 0).name
 RUN: Run = open_run(".", "nightly", trust=True, config=Path("orchestration.yaml"))

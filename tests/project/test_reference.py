@@ -12,15 +12,26 @@ import click
 import pytest
 
 import sequencer
-from sequencer import Head, OutcomeStatus, Run, Status, Step, Usage, commands, errors
+from sequencer import (
+    Claim,
+    Event,
+    Head,
+    OutcomeStatus,
+    Owner,
+    Run,
+    RunLimits,
+    Status,
+    Step,
+    Usage,
+    commands,
+    errors,
+)
 from sequencer.cli.program import COMMANDS, make_root_group
 from sequencer.engine.run_commands import RunCommands
 from sequencer.executors.protocol import EVERY_EXECUTOR
 from sequencer.frozen.base import Frozen
 from sequencer.model.edits import EDITABLE
-from sequencer.model.head import Claim, Owner, Session
-from sequencer.model.limits import RunLimits
-from sequencer.model.transitions import Event
+from sequencer.model.head import Session
 from sequencer.project.agents import EXECUTORS
 from sequencer.project.schema import BUILTIN_AGENTS, StoreOptions
 from tests.project.documents import ROOT

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequencer import Workflow
-from sequencer.model.graph.graph import Graph, Node
+from sequencer import Graph, Node, Workflow
 
 Script = Mapping[str, tuple[tuple[Any, ...], tuple[int, ...]]]
 """By node: its answers, one an attempt, and how long each takes."""

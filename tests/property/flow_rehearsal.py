@@ -13,10 +13,9 @@ from typing import Any
 
 from hypothesis import assume
 
-from sequencer import Head, Outcome, OutcomeStatus
+from sequencer import Fact, Head, NodeKind, Outcome, OutcomeStatus, RunLimits
 from sequencer.history.trace import trace_line
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.graph import NodeKind
 from sequencer.model.graph.marking import (
     FlowStatus,
     Marking,
@@ -33,8 +32,6 @@ from sequencer.model.graph.transition import (
 )
 from sequencer.model.head import Flow
 from sequencer.model.kind import Capacity
-from sequencer.model.limits import RunLimits
-from sequencer.model.transitions import Fact
 from tests.contract.store_cases import STRANGER, new_head
 from tests.property.random_flows import Case
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sequencer import Workflow
-from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.step import Retry
+from sequencer import Edge, Graph, Node, NodeKind, Retry, Workflow
 from sequencer.workflows.simulate import NodeScript
 from tests.flows import workflow_of
 

@@ -12,17 +12,27 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from sequencer import Head, Outcome, OutcomeStatus, Usage
+from sequencer import (
+    Claim,
+    Edge,
+    Fact,
+    Graph,
+    Head,
+    Node,
+    NodeKind,
+    Outcome,
+    OutcomeStatus,
+    RunLimits,
+    Usage,
+)
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion
+from sequencer.model.graph.graph import TaskExpansion
 from sequencer.model.graph.marking import FlowStatus, Marking
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.graph.transition import OpenTransition, build_transition, resting_status
-from sequencer.model.head import Claim, Flow
+from sequencer.model.head import Flow
 from sequencer.model.kind import Capacity
-from sequencer.model.limits import RunLimits
-from sequencer.model.transitions import Fact
 from sequencer.plugins.teams.graphs import build_task_workflow, expand_by_tasks
 from sequencer.plugins.teams.team import Task
 from tests.contract.store_cases import STRANGER, new_head

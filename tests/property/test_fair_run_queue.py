@@ -28,7 +28,6 @@ from sequencer.plugins.schedules.run_queue import (
 )
 from sequencer.plugins.schedules.section import get_schedules
 from sequencer.project.project import Project
-from sequencer.store.user_state import STATE_VARIABLE
 from tests.unit.cli.calling import call, project
 
 NAMES = "abcdef"
@@ -99,7 +98,7 @@ ACTIONS = st.tuples(
 
 
 def played(actions: list[tuple[str, str]], at_most: int) -> list[str]:
-    with TemporaryDirectory() as folder, patch.dict("os.environ", {STATE_VARIABLE: folder}):
+    with TemporaryDirectory() as folder, patch.dict("os.environ", {"XDG_STATE_HOME": folder}):
         world = World(Path(folder))
         for what, name in actions:
             world.act(what, name, at_most)

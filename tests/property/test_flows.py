@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from sequencer import Event, Graph
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.graph import Graph
 from sequencer.model.graph.marking import FlowStatus
-from sequencer.model.transitions import Event
 from sequencer.workflows.simulate import Replay, simulate
 from tests.property.amounts import for_all
 from tests.property.flow_oracle import Oracle

@@ -10,13 +10,11 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from sequencer import Outcome, OutcomeStatus, Step, Usage, Workflow, resolve
+from sequencer import Outcome, OutcomeStatus, Retry, RunLimits, Step, Usage, Workflow, resolve
 from sequencer.engine.logs import StepLogs
 from sequencer.errors import TooManyFailures
 from sequencer.executors.redaction import MIN_VALUE, Redaction
-from sequencer.model.limits import RunLimits
 from sequencer.model.sequence.order import describe
-from sequencer.model.step import Retry
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.router import SHOWN_CHARS, RouterRefused, parse_answer
 from tests.contract.store_cases import new_head

@@ -9,9 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sequencer import Step, Workflow
+from sequencer import NodeKind, Step, Workflow
 from sequencer.errors import ConfigurationError
-from sequencer.model.graph.graph import NodeKind
 from sequencer.project.settings import load
 from sequencer.project.trust import Acts, list_acts
 from sequencer.workflows.registry import Registry, with_defaults

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from sequencer import Head
+from sequencer import FileStore, Head
 from sequencer.errors import CorruptState, StateRefused
 from sequencer.history.facts import list_facts
 from sequencer.model.edits import STOPS
 from sequencer.model.head import OWN_EXTRAS
 from sequencer.model.whole_numbers import MAX_DIGITS
-from sequencer.store.file import FileStore
 from sequencer.store.journal import decode, encode, scan
 from sequencer.store.strictjson import MAX_DEPTH, parse_object
 from tests.contract import store_cases as cases

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer import Review, Step, Workflow, resolve
+from sequencer import Review, Step, Workflow, find_step_ref, resolve
 from sequencer.errors import UsageRefused
-from sequencer.model.sequence.order import describe, find_step_ref
+from sequencer.model.sequence.order import describe
 
 LETTERS = "abcdefgh"
 

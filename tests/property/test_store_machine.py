@@ -14,10 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sequencer import Claim, FileStore
 from sequencer.errors import ClaimHeld, EditRefused, StaleClaim
 from sequencer.model import command_rules as decisions
-from sequencer.model.head import Claim
-from sequencer.store.file import FileStore
 from sequencer.store.journal import NAME
 from tests.contract import store_cases as cases
 from tests.property.amounts import FACTOR, SLOW

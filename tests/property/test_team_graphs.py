@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from hypothesis import strategies as st
 
+from sequencer import Graph
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.graph import Graph
 from sequencer.model.graph.marking import FlowStatus
 from tests.property.amounts import for_all
 from tests.property.team_rehearsal import (

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sequencer import Head
+from sequencer import FileStore, Head
 from sequencer.errors import StateRefused
 from sequencer.store.diagnosis import Action, diagnose
-from sequencer.store.file import FileStore
 from sequencer.store.repair import repair
 from sequencer.store.strictjson import parse_object
 from tests.contract import store_cases as cases

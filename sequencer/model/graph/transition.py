@@ -378,11 +378,10 @@ class OpenTransition:
 
     def settle(self, capacity: Capacity | None) -> None:
         """Apply everything that follows automatically; claim what *capacity* allows."""
-        slots_left = capacity.slots if capacity is not None else 0
-        self._closed_names = ()
         closed_names: Collection[str] = ()
+        slots_left, self._closed_names = 0, closed_names
         if capacity is not None:
-            slots_left, closed_names = self._claim_again(capacity, slots_left)
+            slots_left, closed_names = self._claim_again(capacity, capacity.slots)
         heap = self._passing
         marking, nodes, order = self.marking, self.editor.graph.nodes, self.editor.graph.order
         while marking.status is FlowStatus.RUNNING:
@@ -424,10 +423,7 @@ class OpenTransition:
         return limit is None or len(self.head.claims) < limit
 
     def _claim_again(self, capacity: Capacity, slots: int) -> tuple[int, Collection[str]]:
-        """Claim active executions that no process holds anymore.
-
-        Returns how many slots are left, and which nodes must not start now.
-        """
+        """Claim active executions that no process holds; return slots left and closed nodes."""
         closed_names, expired = self._find_closed(capacity), capacity.expired_tokens
         claims = {claim.token: claim for claim in self.head.claims}
         order, nodes = self.editor.graph.urgency, self.editor.graph.by_id
@@ -475,16 +471,11 @@ class OpenTransition:
         self.facts.append(transitions.take_over_fact(claim, usage))
 
     def _find_closed(self, capacity: Capacity, *, has_new_share: bool = True) -> Collection[str]:
-        """Return the nodes that must not start now.
-
-        The limits of *capacity* are asked again only if a share was reserved since.
-        """
+        """Return the nodes that must not start now; limits count again after a new share."""
         if has_new_share:
             self._closed_names = capacity.closed(self.head, self.marking) or self._closed_names
         excluded_names = capacity.excluded(self.head, self.marking)
-        if not excluded_names:
-            return self._closed_names
-        return frozenset(self._closed_names).union(excluded_names)
+        return {*self._closed_names, *excluded_names} if excluded_names else self._closed_names
 
     def _grant(self, name: str, capacity: Capacity, slots: int) -> Collection[str]:
         """Add the claim of *name* with the next token, which the marking has already.
