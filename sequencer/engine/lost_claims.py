@@ -6,10 +6,11 @@ Its result is refused, but its agent has worked and was paid. The run counts bot
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.changes import Changes
+from sequencer.errors import format_command
 from sequencer.history.facts import EndState, RecordedFact, read_facts
 from sequencer.model import transitions
 from sequencer.model.head import Head
@@ -34,6 +35,21 @@ def note_counted(store: Store, owed: Iterable[Attempt], head: Head | None) -> No
     for fact in read_facts(store.history()) if lost_tokens else ():
         if fact.meaning.ends is EndState.LOST and (attempt := lost_tokens.get(fact.token)):
             attempt.counted = read_usage(fact.details.get("usage") or {})
+
+
+def describe_losses(store: Store, attempts: Iterable[Attempt]) -> Iterator[str]:
+    """Yield a sentence for each of *attempts* whose claim was taken over before it was recorded."""
+    refused = [attempt for attempt in attempts if attempt.recorded_result is None]
+    head = store.view().head if refused else None
+    if head is None:
+        return
+    by_token = {item.claim.token: item for item in refused if item.run_id == head.run_id}
+    for fact in read_facts(store.history()):
+        if fact.meaning.ends is EndState.LOST and fact.token in by_token:
+            yield (
+                f"{fact.step!r} was taken over while it ran here, so its result does not count; "
+                f"{format_command(head.run_name, 'history')} shows by whom"
+            )
 
 
 def find_debts(

@@ -14,6 +14,7 @@ from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.graph_worker import GraphWorker
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.loop import LONGEST_SLEEP_S, WorkLoop
+from sequencer.engine.lost_claims import describe_losses
 from sequencer.engine.performing import Performer
 from sequencer.errors import Interrupted, SequencerError, to_machine_busy
 from sequencer.executors.cancellation import StopReason
@@ -117,7 +118,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
             worker.code.leave(head, worker.attempts.running)
             for attempt in attempts:
                 self._correct_counts(attempt)
-            self._notify(*self._store.take_notices())
+            self._notify(*self._store.take_notices(), *describe_losses(self._store, attempts))
             if head is None:
                 # The run has changed, and a lost attempt frees a slot.
                 self._is_newest, self._tried_at = False, None

@@ -19,7 +19,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
-from sequencer.model.commands import Pause, Reset, Resume, RetryNow, Stop, TakeOver
+from sequencer.model.commands import Pause, Reject, Reset, Resume, RetryNow, Stop, TakeOver
 from sequencer.model.graph.graph_kind import end_if_overdue, expire_question
 from sequencer.model.head import Status
 from sequencer.model.outcome import Outcome
@@ -232,3 +232,39 @@ def test_a_reset_while_agents_work_starts_a_new_run(tmp_path: Path) -> None:
     made.work()
     assert made.accepted()[-2:] == ["a", "b"]
     assert {fact["step"] for fact in made.facts("succeeded")} == {"a", "b"}
+
+
+def test_a_process_reports_each_node_that_was_taken_from_it(tmp_path: Path) -> None:
+    holds = [Hold("late"), Hold("late")]
+    made = lab(tmp_path, "s --> a & b", {"a": [holds[0], "new"], "b": [holds[1], "new"]})
+    recorder = Recorder()
+    with let_go(*holds):
+        working = made.works(on_event=recorder)
+        for hold in holds:
+            hold.wait()
+        made.run().do(Pause())
+        made.run().do(TakeOver())
+        until(lambda: all(hold.was_stopped for hold in holds), 5.0)
+    working.end()
+    taken = [text for text in recorder.notices if "taken over" in text]
+    assert sorted(taken) == [
+        f"{name!r} was taken over while it ran here, so its result does not count; "
+        "'sequencer history' shows by whom"
+        for name in "ab"
+    ]
+    made.run().do(Resume())
+    made.work()
+    assert sorted(made.accepted()) == ["a", "b", "s"]
+
+
+def test_a_node_that_another_branch_canceled_is_not_reported_as_taken(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "s --> a & b", {"b": hold})
+    recorder = Recorder()
+    with let_go(hold):
+        working = made.works(on_event=recorder)
+        hold.wait()
+        made.run().do(Reject("enough"), by="ann")
+        until(lambda: hold.was_stopped, 5.0)
+    working.end()
+    assert not [text for text in recorder.notices if "taken over" in text]
