@@ -84,7 +84,7 @@ def _read_entry_points(package: Distribution) -> list[EntryPoint] | Exception:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and the message of *error* on one line.
+    """Return the type and the message of *error* on one line, and where a package raised it.
 
     >>> describe_error(KeyError("x")), describe_error(SystemExit())
     ("KeyError: 'x'", 'SystemExit')
@@ -93,7 +93,20 @@ def describe_error(error: BaseException) -> str:
         text = " ".join(str(error).split())[:_SHOWN_CHARS]
     except Exception:  # noqa: BLE001 - a package's own __str__ can raise anything
         text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    description = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return description + _format_place(error)
+
+
+def _format_place(error: BaseException) -> str:
+    """Return the last line outside of this program and of Python's library, or nothing."""
+    place, frame = "", error.__traceback__
+    while frame is not None:
+        module = str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if module != "sequencer" and module not in sys.stdlib_module_names:
+            file_name = os.path.basename(frame.tb_frame.f_code.co_filename)  # noqa: PTH119
+            place = f" ({file_name}, line {frame.tb_lineno})"
+        frame = frame.tb_next
+    return place
 
 
 def describe(value: object) -> str:

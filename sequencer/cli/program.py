@@ -46,6 +46,7 @@ from sequencer.errors import (
     UsageRefused,
     WaitsForPerson,
     WorkTreeRefused,
+    set_global_options,
     to_machine_busy,
     to_storage_failed,
 )
@@ -499,6 +500,8 @@ def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
         return reports(error, is_verbose=is_verbose or invocation.is_verbose)
     finally:
         invocation.close()
+        # A program that calls several commands must not add this one's options to the next.
+        set_global_options(None, None)
     return result if isinstance(result, int) else 0
 
 

@@ -35,7 +35,7 @@ from sequencer.executors.tool_words import writing_objection
 from sequencer.files.keys import find_problems
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.outcome import Outcome
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.packages import ensure_fields
@@ -82,6 +82,7 @@ EXECUTORS: Mapping[str, Recipe] = {
 ``(name, options, core) -> Executor`` that takes the options as written."""
 
 
+_NOT_AT_WORK = (OutcomeStatus.UNAVAILABLE, OutcomeStatus.LIMITED)
 REHEARSAL = "rehearsal"
 MODELLESS = frozenset({"command", "rehearsal", "scripted"})
 """Kinds that answer without a model, so they never classify a request."""
@@ -343,16 +344,26 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         with extensions.package_code(extensions.EXECUTORS, kind):
             ensure_fields(executor, kind=str, supported_fields=(frozenset, set))
         with suppress(AttributeError):  # an object with slots
-            object.__setattr__(executor, "perform", _validate_outcome(executor.perform))
+            is_free = bool(option_values.get("free") or getattr(executor, "is_free", False))
+            perform = _check_outcomes(executor.perform, is_free=is_free)
+            object.__setattr__(executor, "perform", perform)
         return executor
 
 
-def _validate_outcome(perform: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap *perform* of a package so that its outcome is validated; `Outcome.replace` does not."""
+def _check_outcomes(perform: Callable[..., Any], *, is_free: bool) -> Callable[..., Any]:
+    """Wrap *perform* of a package: its outcomes are validated; `Outcome.replace` does not do that.
+
+    If an outcome has no cost, and the agent has worked and is not free, the cost is unknown.
+    """
 
     def call(*args: Any, **options: Any) -> Any:
         outcome = perform(*args, **options)
-        return outcome.revalidate() if isinstance(outcome, Outcome) else outcome
+        if not isinstance(outcome, Outcome):
+            return outcome
+        outcome, has_worked = outcome.revalidate(), outcome.status not in _NOT_AT_WORK
+        if is_free or not has_worked or outcome.usage.cost_usd or outcome.usage.unpriced:
+            return outcome
+        return outcome.replace(usage=outcome.usage.replace(unpriced=1))
 
     return call
 

@@ -305,10 +305,15 @@ def _is_flag(settings: Settings, key: str) -> bool:
     return settings.get_source("workflow", key).kind == "flag"
 
 
-def file_store(request: StoreRequest) -> Store:
-    """Return the store of a run in files on this machine."""
-    options, path = request.settings.store, request.state_path
-    return FileStore(
+def file_store(
+    request: StoreRequest, state_path: Path | None = None, kind: type[FileStore] = FileStore
+) -> FileStore:
+    """Return the store of a run in files on this machine, with all options of `store:`.
+
+    A package may keep the head at another *state_path*, and use a *kind* of its own.
+    """
+    options, path = request.settings.store, state_path or request.state_path
+    return kind(
         path,
         ttl_s=options.ttl_s,
         allow_network_fs=options.allow_network_fs,

@@ -138,7 +138,7 @@ class FileStore:
 
     def __repr__(self) -> str:
         """Return the class and the path of the head."""
-        return f"<FileStore {self._state_name}>"
+        return f"<{type(self).__name__} {self._state_name}>"
 
     @property
     def state_path(self) -> Path:

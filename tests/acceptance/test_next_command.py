@@ -218,6 +218,20 @@ def test_a_changed_workflow_suggests_adopt(folder: Path) -> None:
     )
 
 
+def test_a_complete_run_needs_no_adopt_after_a_change(folder: Path) -> None:
+    work(folder, code=4)
+    answered(folder)
+    work(folder)
+    before = last_line(folder, "report").out
+    if is_net(folder):
+        chart = folder / "flows" / "drawn.md"
+        chart.write_text(chart.read_text().replace("| c[Ship it]", "| c[Ship it] --> a"))
+    else:
+        config = folder / "orchestration.yaml"
+        config.write_text(config.read_text().replace(", reviewer]", "]"))
+    assert last_line(folder, "report").out == before
+
+
 def test_a_missing_workflow_suggests_check(folder: Path) -> None:
     work(folder, code=4)
     (folder / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")

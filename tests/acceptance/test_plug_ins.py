@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ _BLOCK = re.compile(r"```python\n# (\w+)\.py: [^\n]*\n(.*?)```", re.DOTALL)
 _GROUPS = {
     "apart": "stores",
     "echo": "executors",
+    "loud": "executors",
     "patient": "kinds",
     "where": "commands",
     "longest": "contributions",
@@ -24,6 +26,7 @@ _GROUPS = {
     "listed": "pages",
 }
 _NAMES = {"longest": "report.longest"}
+MINE = "agents: {mine: {kind: echo}}\nagent: {default: mine}\n"
 
 
 class Installed(Packages):
@@ -76,6 +79,52 @@ def test_a_store_keeps_the_run(installed: Installed) -> None:
     assert installed.run("where") == f"{path.relative_to(installed.project)}\n"
 
 
+def test_a_derived_store_refuses_files_that_were_rolled_back(installed: Installed) -> None:
+    installed.settings("store: {kind: apart, ttl_s: 7}\n" + MINE)
+    installed.run("run", "--max-steps", "2")
+    sync, older = installed.project / "sync", installed.project.parent / "older"
+    shutil.copytree(sync, older)
+    installed.run("run", "--max-steps", "2")
+    shutil.rmtree(sync)
+    shutil.copytree(older, sync)
+    assert "but this machine has seen revision 7" in installed.run(
+        "run", "--max-steps", "2", code=3
+    )
+    journal = next(sync.glob("*/journal.jsonl")).read_text()
+    assert '"ttl_s":7.0' in journal, "the settings of `store:` apply"
+
+
+@pytest.mark.parametrize("word", ["", ", free: true"])
+def test_a_program_of_a_package_has_a_result_file_and_an_unknown_cost(
+    installed: Installed, word: str
+) -> None:
+    installed.settings(
+        f"agents: {{mine: {{kind: loud, script: work.sh{word}}}}}\nagent: {{default: mine}}\n"
+    )
+    script = installed.project / "work.sh"
+    script.write_text('cat\necho done\ntest -d "$(dirname "$SEQUENCER_RESULT")"\n')
+    installed.run("run", "--max-steps", "1")
+    last = json.loads(installed.run("history", "--json").splitlines()[-1])
+    assert (last["event"], last["outcome"]["output"]) == ("succeeded", "done")
+    assert ("unpriced" in last["outcome"]["usage"]) == (not word)
+
+
+def test_files_that_an_agent_of_a_package_names_are_trusted_by_content(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SEQUENCER_TRUST")
+    script = installed.project / "work.sh"
+    script.write_text("echo good\n")
+    installed.settings("agents: {mine: {kind: loud, script: work.sh}}\nagent: {default: mine}\n")
+    assert "file work.sh: sha256" in installed.run("--verbose", "trust", "--yes")
+    installed.run("run", "--max-steps", "1")
+    script.write_text("echo evil\n")
+    assert "work.sh" in installed.run("run", "--max-steps", "1", code=2)
+    history = installed.run("history", "--json")
+    assert "good" in history
+    assert "evil" not in history
+
+
 def test_a_packages_command_is_listed_run_and_suggested(installed: Installed) -> None:
     installed.settings("agents: {mine: {kind: echo}}\n")
     assert installed.run("where").endswith("sync/state.json\n")
@@ -100,9 +149,6 @@ def test_a_report_shows_what_a_package_contributes(installed: Installed) -> None
 def test_check_reports_findings_of_a_package(installed: Installed) -> None:
     installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n")
     assert "has no heading" in installed.run("check")
-
-
-MINE = "agents: {mine: {kind: echo}}\nagent: {default: mine}\n"
 
 
 def test_a_section_is_checked_and_shown(installed: Installed) -> None:

@@ -20,7 +20,7 @@ from tests.project.documents import ROOT
 
 STUB = ROOT / "sequencer/__init__.pyi"
 PROGRAM = """
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -31,7 +31,9 @@ from sequencer import Review, Run, SequencerError, Step, Store, Workflow, hookim
 from sequencer import open_project, open_run, resolve
 from sequencer import Cancellation, Listener, Piece, ProcessCore, StepRequest, StopReason
 from sequencer import CheckRequest, Claim, Event, Fact, FileStore, Liveness, Owner, Transition, View
-from sequencer import ReportsWaiting, StoreKind, StoreRequest, build_launch
+from sequencer import Change, ReportsWaiting, StoreKind, StoreRequest, file_store
+from sequencer import AttemptResult, Check, CommandExecutor, CommandOptions, Continuation
+from sequencer import Invocation, Project, SequenceChange, Settings
 from sequencer import ContinuationKind, SequenceKind, StepRef, find_step_ref
 from sequencer import Edge, Graph, Node, NodeKind, Retry, RunLimits
 from sequencer import Area, ConfigSection, Contribution, Diagnostic, Level, Section
@@ -94,16 +96,24 @@ def echo(name: str, options: dict[str, object], core: ProcessCore) -> Executor:
     return Echo()
 
 
-LAUNCH = build_launch
+class Shell(CommandExecutor):
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        return super().perform(request, listener, cancellation).replace(output="")
+
+
+def shell(name: str, options: dict[str, str], core: ProcessCore) -> Executor:
+    return Shell(name, CommandOptions(argv=("sh", options["script"])), core)
 
 
 class Loud(FileStore):
-    def update(self, change: Callable[[Head | None], Transition | None]) -> Head:
+    def update(self, change: Change) -> Head:
         return super().update(change)
 
 
 def make(request: StoreRequest) -> Store:
-    return Loud(request.state_path, migrate=request.to_head)
+    return file_store(request, request.state_path.parent / "x/state.json", kind=Loud)
 
 
 def checks(request: CheckRequest) -> Iterator[Diagnostic]:
@@ -130,6 +140,25 @@ def accepted(transition: Transition) -> list[Fact]:
 class Patient(SequenceKind):
     def again(self, step_index: int) -> tuple[StepRef, ContinuationKind]:
         return find_step_ref(self.workflow, step_index), ContinuationKind.ACCEPT
+
+
+    def judge(self, head: Head, ended: AttemptResult, max_attempts: int) -> AttemptResult:
+        ending: Continuation | None = super().judge(head, ended, max_attempts).ending
+        return ended if ending is None else super().judge(head, ended, max_attempts)
+
+
+def revision_of(change: SequenceChange) -> Head:
+    return change.head
+
+
+def folder_of(invocation: Invocation) -> Path:
+    project: Project = invocation.project()
+    settings: Settings = project.settings
+    return settings.prompts_dir
+
+
+def find_problems(value: object, check: Check) -> Iterator[str]:
+    yield check.format_location(("person",))
 
 
 class Person(Section):

@@ -47,14 +47,16 @@ from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.history.words import format_time
 from sequencer.model.evidence import format_evidence, read_evidence
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Readiness, ReadinessKind, describe_retry, fresh_head
+from sequencer.model.kind import (
+    Readiness,
+    ReadinessKind,
+    describe_retry,
+    fresh_head,
+    report_complete,
+)
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import format_duration, format_usage
-from sequencer.model.sequence.order import (
-    Description,
-    describe_at,
-    describe_last_no,
-)
+from sequencer.model.sequence.order import Description, describe_at, describe_last_no
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
@@ -507,8 +509,7 @@ def take_snapshot(
     view = run.view()
     head, notices = view.head, view.notices
     workflow, next_facts, readiness, problem, is_over = None, None, None, None, False
-    claims = () if head is None else head.claims
-    holders = () if head is None else tuple(list_holders(run, head))
+    claims, holders = (head.claims, tuple(list_holders(run, head))) if head else ((), ())
     try:
         workflow = run.workflow_for(head)
         if head is None:
@@ -522,8 +523,9 @@ def take_snapshot(
         # The head is a fact, even if the configuration does not fit it.
         if head is None:
             raise
-        if head.status is not Status.COMPLETE:
+        if not (is_over := head.status is Status.COMPLETE):
             notices, problem = (*notices, error.in_one_line), error
+        readiness = report_complete(head) if is_over else None
         workflow = find_readable_workflow(run, head, workflow)
     has_nodes = workflow is not None and bool(workflow.nodes)
     graph = read_view_and_facts(run, workflow.name, known)[0] if workflow and has_nodes else None

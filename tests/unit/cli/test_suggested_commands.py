@@ -9,6 +9,7 @@ import pytest
 
 from sequencer import open_run
 from sequencer.cli import inbox
+from sequencer.errors import complete_commands
 from sequencer.files.textfile import slug
 from tests.unit.cli.calling import Called, call, project
 
@@ -178,3 +179,12 @@ def test_records_of_trust_that_can_not_be_read_hide_no_question(
     assert shown.code == 0, shown.err
     assert "sequencer --run two answer approve" in shown.out
     assert "Not a directory" in shown.out
+
+
+def test_options_of_one_command_are_not_suggested_by_the_next_in_the_same_process(
+    waiting: Path,
+) -> None:
+    config = waiting / "orchestration.yaml"
+    assert call(waiting, f"--config={config}", "--run=two", "status").code == 0
+    assert "'sequencer help all' lists them" in call(waiting, "nosuch").err
+    assert complete_commands("'sequencer log'") == "'sequencer log'"
