@@ -66,6 +66,8 @@ def _find_unknown_plugins(choices: Mapping[str, bool], layers: Layers) -> Iterat
             path = ("plugins", name)
             known_names = extensions.PLUGINS | package_names
             error = UnknownName("plug-in", name, known_names, where=layers.format_location(path))
+            if not error.nearest:
+                error.hint = f"if it is the name of a package, install it; {error.hint}"
             if choices[name] or error.nearest:
                 yield path, error
 

@@ -480,6 +480,13 @@ def test_invalid_plugins_settings_are_one_error(here: Packages, text: str, says:
     assert said.count("error") == 1
 
 
+def test_an_enabled_package_that_is_not_installed_is_named(here: Packages) -> None:
+    settings(here, f"{PLAIN}plugins: {{acme-sequencer: on}}\n")
+    said = here.run("check", code=2)
+    assert "unknown plug-in 'acme-sequencer'" in said
+    assert "if it is the name of a package, install it; known plug-ins: drawing, git" in said
+
+
 def test_a_variable_without_a_name_is_reported_once(
     here: Packages, monkeypatch: pytest.MonkeyPatch
 ) -> None:

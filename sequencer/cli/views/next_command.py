@@ -20,6 +20,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
     DefinitionChanged,
+    PackageFailed,
     SequencerError,
     UnknownName,
     format_command,
@@ -138,7 +139,7 @@ def _command_for_files(run: RunSituation) -> NextCommand | None:
         return _make_command(run, "repair", "accepted steps may be missing")
     if isinstance(run.problem, DefinitionChanged):
         return _make_command(run, "adopt", "the run then continues with the steps as they are now")
-    if isinstance(run.problem, (PluginUnavailable, UnknownName)):
+    if isinstance(run.problem, (PackageFailed, PluginUnavailable, UnknownName)):
         return _make_command(run, "check", run.problem.message)
     if run.problem is not None:
         return _make_command(run, "check", "the run and orchestration.yaml don't fit together")

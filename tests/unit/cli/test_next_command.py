@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.next_command import RunSituation, next_command
-from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
+from sequencer.errors import (
+    ConfigurationError,
+    CorruptState,
+    DefinitionChanged,
+    PackageFailed,
+)
 from sequencer.model.head import Flow, Gate, Head, Status
 from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.limits import RunLimits
@@ -144,6 +149,12 @@ def test_every_state_has_a_next_command(
     found = next_command(situation(update, **facts)).words
     assert found.startswith(f"sequencer {words}")
     assert not words.endswith(")") or found == f"sequencer {words}"
+
+
+def test_a_broken_package_is_named_and_not_the_configuration() -> None:
+    problem = PackageFailed("the package 'acme' failed: KeyError: 'x'")
+    found = next_command(RunSituation(None, new_head(), None, problem=problem))
+    assert (found.line, found.note) == ("sequencer check", problem.message)
 
 
 def test_the_next_command_of_a_complete_run_merges_its_work() -> None:
