@@ -116,7 +116,7 @@ def find_obstacle(head: Head, limits: RunLimits, now: datetime) -> tuple[Readine
     return _find_person_obstacle(head, now) or _find_limit_obstacle(head, limits)
 
 
-def report_complete(head: Head) -> Readiness:
+def make_end_readiness(head: Head) -> Readiness:
     """Return the readiness of a complete run, whose workflow may have changed since its end."""
     end = StepRef(head.step_index, "", "", is_end=True)
     return Readiness(ReadinessKind.COMPLETE, _describe_end(head), end)

@@ -304,7 +304,7 @@ def files_of_agent(entry: Any, root: Path) -> dict[Path, str]:
 def _options_with_files(entry: Mapping[str, Any]) -> Collection[str]:
     """Return the options of *entry* that may name a file; in a package's kind, each one may."""
     is_ours = entry.get("kind") in (None, *BUILTIN_AGENTS, *_OTHER_KINDS)
-    return _PROGRAMS if is_ours else entry.keys() - {"kind"}
+    return _PROGRAMS if is_ours else [key for key in entry if key != "kind"]
 
 
 def _search_env_folders(entry: Any, root: Path) -> dict[Path, str]:

@@ -52,7 +52,7 @@ from sequencer.model.kind import (
     ReadinessKind,
     describe_retry,
     fresh_head,
-    report_complete,
+    make_end_readiness,
 )
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import format_duration, format_usage
@@ -525,7 +525,7 @@ def take_snapshot(
             raise
         if not (is_over := head.status is Status.COMPLETE):
             notices, problem = (*notices, error.in_one_line), error
-        readiness = report_complete(head) if is_over else None
+        readiness = make_end_readiness(head) if is_over else None
         workflow = find_readable_workflow(run, head, workflow)
     has_nodes = workflow is not None and bool(workflow.nodes)
     graph = read_view_and_facts(run, workflow.name, known)[0] if workflow and has_nodes else None
