@@ -450,7 +450,7 @@ def find_package_fault(
     if group in _AT_WORK and (to_machine_busy(error) or to_storage_failed(error)):
         return None
     # An object that is not named after its entry point is recognized by its code.
-    reason = f"failed: {packages.describe_error(error)}"
+    reason = f"failed: {packages.describe_bug(error)}"
     provider = point or next(_find_entries(group, name), None)
     return _package_error(provider, reason) or packages.to_package_error(error)
 
@@ -523,7 +523,7 @@ def load(point: EntryPoint) -> Any:
         raise
     except BaseException as error:
         # --verbose shows the traceback of the cause.
-        raise fault(f"failed while it was imported: {packages.describe_error(error)}") from error
+        raise fault(f"failed while it was imported: {packages.describe_bug(error)}") from error
     required_class = OFFERED.get(point.group)
     is_right = (
         callable(extension)

@@ -84,7 +84,7 @@ def _read_entry_points(package: Distribution) -> list[EntryPoint] | Exception:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and the message of *error* on one line, and where a package raised it.
+    """Return the type and the message of *error* on one line.
 
     >>> describe_error(KeyError("x")), describe_error(SystemExit())
     ("KeyError: 'x'", 'SystemExit')
@@ -93,12 +93,11 @@ def describe_error(error: BaseException) -> str:
         text = " ".join(str(error).split())[:_SHOWN_CHARS]
     except Exception:  # noqa: BLE001 - a package's own __str__ can raise anything
         text = ""
-    description = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return description + _format_place(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _format_place(error: BaseException) -> str:
-    """Return the last line outside of this program and of Python's library, or nothing."""
+def describe_bug(error: BaseException) -> str:
+    """Return `describe_error`, and the last line outside of this program and Python's library."""
     place, frame = "", error.__traceback__
     while frame is not None:
         module = str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -106,7 +105,7 @@ def _format_place(error: BaseException) -> str:
             file_name = os.path.basename(frame.tb_frame.f_code.co_filename)  # noqa: PTH119
             place = f" ({file_name}, line {frame.tb_lineno})"
         frame = frame.tb_next
-    return place
+    return describe_error(error) + place
 
 
 def describe(value: object) -> str:
@@ -137,7 +136,7 @@ def to_package_error(error: BaseException) -> PackageFailed | None:
     package = find_package_that_raised(error)
     if package is None:
         return None
-    failure = package_error(package, f"failed: {describe_error(error)}")
+    failure = package_error(package, f"failed: {describe_bug(error)}")
     failure.__cause__ = error
     return failure
 

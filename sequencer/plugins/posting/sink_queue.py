@@ -22,7 +22,7 @@ from sequencer import extensions
 from sequencer.errors import PackageFailed, SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Head
-from sequencer.packages import describe_error
+from sequencer.packages import describe_bug, describe_error
 from sequencer.plugins.posting.cursor import (
     ALL,
     Cursor,
@@ -372,7 +372,7 @@ def _describe_failure(error: Exception) -> str:
     if isinstance(error, PackageFailed):
         return error.in_one_line
     is_ours = isinstance(error, (OSError, SequencerError))
-    return f"the run's files: {error}" if is_ours else f"it has a bug: {describe_error(error)}"
+    return f"the run's files: {error}" if is_ours else f"it has a bug: {describe_bug(error)}"
 
 
 def _requested_pause_s(error: Exception) -> float | None:
