@@ -48,7 +48,7 @@ def describe_losses(store: Store, attempts: Iterable[Attempt]) -> Iterator[str]:
         if fact.meaning.ends is EndState.LOST and fact.token in by_token:
             yield (
                 f"{fact.step!r} was taken over while it ran here, so its result does not count; "
-                f"{format_command(head.run_name, 'history')} shows by whom"
+                f"{format_command(head.run_name, 'history')} has the record"
             )
 
 

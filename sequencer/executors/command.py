@@ -24,7 +24,14 @@ from sequencer.executors.process import (
     describe_exit,
     resolve_program,
 )
-from sequencer.executors.protocol import Listener, Objection, Piece, StepRequest, qualified_model
+from sequencer.executors.protocol import (
+    Listener,
+    Objection,
+    Piece,
+    StepRequest,
+    is_free,
+    qualified_model,
+)
 from sequencer.executors.result_file import make_folder
 from sequencer.executors.wall import Wall
 from sequencer.frozen.base import Frozen
@@ -146,12 +153,15 @@ class CommandExecutor:
         problem = self.find_missing(None)
         return [] if problem is None else [problem]
 
-    def without_tools(self, project: Path) -> CommandExecutor:
+    def without_tools(self, project: Path) -> CommandExecutor | Objection:
         """Return the same command for another folder; its permissions stay the same.
 
         It is the user's own program. An argument that names a file of *project* becomes the path
         of that file, whose content `trust` has compared.
         """
+        if type(self) is not CommandExecutor:
+            reason = "a package runs its program in its own way"
+            return Objection(reason, "name an agent of kind command, or one with a model")
         program, *args = self.options.argv
         arguments = [str(project / arg) if os.path.isfile(project / arg) else arg for arg in args]  # noqa: PTH113 - of any text
         options = self.options.replace(argv=(resolve_program(program, project), *arguments))
@@ -183,7 +193,7 @@ class CommandExecutor:
             if has_file:
                 folders.remove(prompt_file)
         outcome = conclude(end, request, listener, answer.judge)
-        if end.spawn_error is not None or self.options.free or outcome.usage.cost_usd:
+        if end.spawn_error is not None or is_free(self) or outcome.usage.cost_usd:
             return outcome
         # Only the result file can report a cost, and 0 means no report: the cost is unknown.
         usage = outcome.usage.replace(unpriced=1)

@@ -8,17 +8,17 @@ bug or a deliberate `SequencerError` about its configuration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.wall import Wall
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.store.identity import INSIDE_AGENT
 
@@ -333,9 +333,32 @@ def qualified_model(step: Step) -> str | None:
 
 
 def is_free(executor: Executor | None) -> bool:
-    """Return whether attempts of *executor* cost nothing, however they end."""
+    """Return whether attempts of *executor* cost nothing, however they end.
+
+    An executor of a package says so with ``is_free = True``.
+    """
     if executor is None:
         return False
     options = getattr(executor, "options", None)
     is_fake_agent = executor.kind in ("rehearsal", "scripted")
-    return is_fake_agent or (executor.kind == "command" and getattr(options, "free", False))
+    is_free_command = executor.kind == "command" and getattr(options, "free", False)
+    return is_fake_agent or is_free_command or getattr(executor, "is_free", False) is True
+
+
+def check_outcomes(executor: Executor) -> Callable[..., Any]:
+    """Wrap `perform` of a package: its outcomes are validated, and a missing cost is unknown."""
+    perform = getattr(executor.perform, "unchecked", executor.perform)
+
+    def call(*args: Any, **options: Any) -> Any:
+        outcome = perform(*args, **options)
+        if not isinstance(outcome, Outcome):
+            return outcome
+        outcome = outcome.revalidate()
+        usage = outcome.usage
+        has_worked = outcome.status not in (OutcomeStatus.UNAVAILABLE, OutcomeStatus.LIMITED)
+        if has_worked and not (usage.cost_usd or usage.unpriced or is_free(executor)):
+            return outcome.replace(usage=usage.replace(unpriced=1))
+        return outcome
+
+    call.unchecked = perform  # type: ignore[attr-defined] # it may be the object of two agents
+    return call

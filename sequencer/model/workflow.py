@@ -20,7 +20,7 @@ from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, Refusal, model_validator
 from sequencer.model.graph.graph import Graph, Node, NodeKind, TaskExpansion, expand_graph
 from sequencer.model.graph.task import TaskTraits
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Move
 from sequencer.model.step import FORMER_AGENT, Name, Purpose, Step
 
@@ -291,11 +291,15 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
     differences += describe_param_changes(head.params, workflow.params)
     if differences:
         options = _workflow_options(head, workflow)
+        hint = f"{format_command(head.run_name, f'reset{options}')} starts over"
+        if head.status is not Status.COMPLETE:
+            adopt_command = format_command(head.run_name, f"adopt{options}")
+            hint = f"{adopt_command} continues under the new definition, {hint}"
+        state = " and is complete" if head.status is Status.COMPLETE else ""
         raise DefinitionChanged(
-            f"the run was started differently: {'; '.join(differences)}",
+            f"the run was started differently{state}: {'; '.join(differences)}",
             where=f"run {head.run_name or 'default'}, step_index {head.step_index}",
-            hint=f"{format_command(head.run_name, f'adopt{options}')} continues under the new "
-            f"definition, {format_command(head.run_name, f'reset{options}')} starts over",
+            hint=hint,
         )
 
 

@@ -30,12 +30,12 @@ from sequencer.executors.protocol import (
     HasPermissions,
     Objection,
     ValidatesSteps,
+    check_outcomes,
 )
 from sequencer.executors.tool_words import writing_objection
 from sequencer.files.keys import find_problems
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.packages import ensure_fields
@@ -82,7 +82,6 @@ EXECUTORS: Mapping[str, Recipe] = {
 ``(name, options, core) -> Executor`` that takes the options as written."""
 
 
-_NOT_AT_WORK = (OutcomeStatus.UNAVAILABLE, OutcomeStatus.LIMITED)
 REHEARSAL = "rehearsal"
 MODELLESS = frozenset({"command", "rehearsal", "scripted"})
 """Kinds that answer without a model, so they never classify a request."""
@@ -284,6 +283,9 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
                 return None
         agent = self.settings.agents.get(name)
         kind = agent.kind if agent else name
+        if kind not in EXECUTORS:
+            with suppress(ConfigurationError):
+                kind = self.build(name).kind
         return None if kind in MODELLESS else name
 
     def warm_up(self) -> None:
@@ -339,33 +341,15 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             where=agent.locate(()) if agent else "",
         )
         executor: Executor = extensions.create(
-            extensions.EXECUTORS, kind, Executor, make, name, option_values, self.core
+            extensions.EXECUTORS, kind, Executor, make, name, dict(option_values), self.core
         )
         with extensions.package_code(extensions.EXECUTORS, kind):
             ensure_fields(executor, kind=str, supported_fields=(frozenset, set))
-        with suppress(AttributeError):  # an object with slots
-            is_free = bool(option_values.get("free") or getattr(executor, "is_free", False))
-            perform = _check_outcomes(executor.perform, is_free=is_free)
-            object.__setattr__(executor, "perform", perform)
+            if option_values.get("free") is True:
+                executor.is_free = True  # type: ignore[attr-defined] # see `protocol.is_free`
+            # An object that refuses this would get around the check.
+            executor.perform = check_outcomes(executor)  # type: ignore[method-assign]
         return executor
-
-
-def _check_outcomes(perform: Callable[..., Any], *, is_free: bool) -> Callable[..., Any]:
-    """Wrap *perform* of a package: its outcomes are validated; `Outcome.replace` does not do that.
-
-    If an outcome has no cost, and the agent has worked and is not free, the cost is unknown.
-    """
-
-    def call(*args: Any, **options: Any) -> Any:
-        outcome = perform(*args, **options)
-        if not isinstance(outcome, Outcome):
-            return outcome
-        outcome, has_worked = outcome.revalidate(), outcome.status not in _NOT_AT_WORK
-        if is_free or not has_worked or outcome.usage.cost_usd or outcome.usage.unpriced:
-            return outcome
-        return outcome.replace(usage=outcome.usage.replace(unpriced=1))
-
-    return call
 
 
 def agent_problems(executor: Executor) -> list[str]:

@@ -230,6 +230,26 @@ def test_a_complete_run_needs_no_adopt_after_a_change(folder: Path) -> None:
         config = folder / "orchestration.yaml"
         config.write_text(config.read_text().replace(", reviewer]", "]"))
     assert last_line(folder, "report").out == before
+    refused = call(folder, *RUN)
+    assert refused.code == 3
+    assert "the run was started differently and is complete" in refused.err
+    assert "adopt" not in refused.err
+    assert "reset' starts over" in refused.err
+
+
+def test_a_complete_run_of_a_broken_workflow_needs_no_one(folder: Path) -> None:
+    work(folder, code=4)
+    answered(folder)
+    work(folder)
+    if is_net(folder):
+        chart = folder / "flows" / "drawn.md"
+        chart.write_text(chart.read_text().replace("c[Ship it]", "c[Ship it"))
+    else:
+        config = folder / "orchestration.yaml"
+        config.write_text(config.read_text().replace("kind: procedure", "kind: nosuch"))
+    listed = call(folder, "inbox")
+    assert "can't continue" not in listed.out + listed.err
+    assert listed.out == "no run waits for a decision\n"
 
 
 def test_a_missing_workflow_suggests_check(folder: Path) -> None:

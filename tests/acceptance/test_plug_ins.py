@@ -94,37 +94,6 @@ def test_a_derived_store_refuses_files_that_were_rolled_back(installed: Installe
     assert '"ttl_s":7.0' in journal, "the settings of `store:` apply"
 
 
-@pytest.mark.parametrize("word", ["", ", free: true"])
-def test_a_program_of_a_package_has_a_result_file_and_an_unknown_cost(
-    installed: Installed, word: str
-) -> None:
-    installed.settings(
-        f"agents: {{mine: {{kind: loud, script: work.sh{word}}}}}\nagent: {{default: mine}}\n"
-    )
-    script = installed.project / "work.sh"
-    script.write_text('cat\necho done\ntest -d "$(dirname "$SEQUENCER_RESULT")"\n')
-    installed.run("run", "--max-steps", "1")
-    last = json.loads(installed.run("history", "--json").splitlines()[-1])
-    assert (last["event"], last["outcome"]["output"]) == ("succeeded", "done")
-    assert ("unpriced" in last["outcome"]["usage"]) == (not word)
-
-
-def test_files_that_an_agent_of_a_package_names_are_trusted_by_content(
-    installed: Installed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SEQUENCER_TRUST")
-    script = installed.project / "work.sh"
-    script.write_text("echo good\n")
-    installed.settings("agents: {mine: {kind: loud, script: work.sh}}\nagent: {default: mine}\n")
-    assert "file work.sh: sha256" in installed.run("--verbose", "trust", "--yes")
-    installed.run("run", "--max-steps", "1")
-    script.write_text("echo evil\n")
-    assert "work.sh" in installed.run("run", "--max-steps", "1", code=2)
-    history = installed.run("history", "--json")
-    assert "good" in history
-    assert "evil" not in history
-
-
 def test_a_packages_command_is_listed_run_and_suggested(installed: Installed) -> None:
     installed.settings("agents: {mine: {kind: echo}}\n")
     assert installed.run("where").endswith("sync/state.json\n")

@@ -325,7 +325,12 @@ def iter_needs(runs: Iterable[StartedRun]) -> Iterator[tuple[Run, Need]]:
 
 
 def _need_if_readable(run: Run, head: Head) -> Need | None:
-    """Return the need of *run*; without one, read its questions too, so that damage is noticed."""
+    """Return the need of *run*; without one, read its questions too, so that damage is noticed.
+
+    A complete run needs no one, whatever its workflow has become.
+    """
+    if head.status is Status.COMPLETE:
+        return None
     need = find_need(run, head)
     if need is None:
         find_open_item(run, head)

@@ -12,8 +12,8 @@ from sequencer.engine.records import (
     is_deciding_step,
     mark_budget_used_up,
 )
-from sequencer.executors.protocol import EVERY_EXECUTOR, StepRequest
-from sequencer.model.outcome import Outcome
+from sequencer.executors.protocol import EVERY_EXECUTOR, StepRequest, is_free
+from sequencer.model.outcome import Outcome, Usage
 
 
 def perform_by_agent(
@@ -33,10 +33,11 @@ def perform_by_agent(
     try:
         outcome = executor.perform(request, listener, attempt.cancellation)
     except BaseException as error:
-        attempt.paid.extend([] if attempt.agent_usage is None else [attempt.agent_usage])
-        if (
-            fault := extensions.find_package_fault(error, extensions.EXECUTORS, executor.kind)
-        ) is None:
+        fault = extensions.find_package_fault(error, extensions.EXECUTORS, executor.kind)
+        if (usage := attempt.agent_usage) is None and fault is not None and not is_free(executor):
+            usage = Usage(unpriced=1)
+        attempt.paid.extend([] if usage is None else [usage])
+        if fault is None:
             raise
         raise fault from error
     match outcome:  # needs no call, unlike isinstance

@@ -249,7 +249,7 @@ def test_a_process_reports_each_node_that_was_taken_from_it(tmp_path: Path) -> N
     taken = [text for text in recorder.notices if "taken over" in text]
     assert sorted(taken) == [
         f"{name!r} was taken over while it ran here, so its result does not count; "
-        "'sequencer history' shows by whom"
+        "'sequencer history' has the record"
         for name in "ab"
     ]
     made.run().do(Resume())
