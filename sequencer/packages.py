@@ -97,7 +97,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def describe_bug(error: BaseException) -> str:
-    """Return `describe_error`, and the last line outside of this program and Python's library."""
+    """Return the type and the message of *error*, and the file and line of the package's code."""
     place, frame = "", error.__traceback__
     while frame is not None:
         module = str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -186,14 +186,14 @@ class Shares:
         be for one model only. After two, another node would only pay for the same answer.
         """
         executions, prepared_steps = marking.active, self._prepared
-        resting_names = [name for name, execution in executions.items() if is_resting(execution)]
+        waiting_names = [
+            name
+            for name, execution in executions.items()
+            if is_resting(execution) and not execution.failures
+        ]
         limits_met: Counter[str] = Counter()
-        for name in resting_names:
-            if (
-                not executions[name].failures
-                and name in prepared_steps
-                and name not in closed_names
-            ):
+        for name in waiting_names:
+            if name in prepared_steps and name not in closed_names:
                 limits_met[prepared_steps[name].agent] += executions[name].attempt
         return frozenset(
             name

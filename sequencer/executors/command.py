@@ -160,7 +160,7 @@ class CommandExecutor:
         of that file, whose content `trust` has compared.
         """
         if type(self) is not CommandExecutor:
-            reason = "a package runs its program in its own way"
+            reason = "its kind comes from a package, which may run the program differently"
             return Objection(reason, "name an agent of kind command, or one with a model")
         program, *args = self.options.argv
         arguments = [str(project / arg) if os.path.isfile(project / arg) else arg for arg in args]  # noqa: PTH113 - of any text

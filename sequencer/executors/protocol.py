@@ -345,8 +345,11 @@ def is_free(executor: Executor | None) -> bool:
     return is_fake_agent or is_free_command or getattr(executor, "is_free", False) is True
 
 
-def check_outcomes(executor: Executor) -> Callable[..., Any]:
-    """Wrap `perform` of a package: its outcomes are validated, and a missing cost is unknown."""
+def make_checked_perform(executor: Executor) -> Callable[..., Any]:
+    """Return `perform` of a package's *executor* with a check of each outcome.
+
+    The outcome is validated; if it has no cost, the cost is unknown.
+    """
     perform = getattr(executor.perform, "unchecked", executor.perform)
 
     def call(*args: Any, **options: Any) -> Any:

@@ -298,7 +298,7 @@ class Redaction:
 
     def _may_have_secret(self, data: bytes) -> bool:
         """Return whether *data* may have a secret; most data has none."""
-        # Not `in`: CPython 3.11 raises and drops an error for each search with it in bytes.
+        # Not `in`: on bytes, CPython 3.11 raises and discards an error each time.
         if len(data) <= _SHORT:
             is_shaped = any(map(data.count, _STARTS))
         else:

@@ -30,7 +30,7 @@ from sequencer.executors.protocol import (
     HasPermissions,
     Objection,
     ValidatesSteps,
-    check_outcomes,
+    make_checked_perform,
 )
 from sequencer.executors.tool_words import writing_objection
 from sequencer.files.keys import find_problems
@@ -348,7 +348,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             if option_values.get("free") is True:
                 executor.is_free = True  # type: ignore[attr-defined] # see `protocol.is_free`
             # An object that refuses this would get around the check.
-            executor.perform = check_outcomes(executor)  # type: ignore[method-assign]
+            executor.perform = make_checked_perform(executor)  # type: ignore[method-assign]
         return executor
 
 

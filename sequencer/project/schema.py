@@ -44,6 +44,8 @@ _PASSWORD = re.compile(r"://[^/@:]*:[^/@]+@|^https?://[^/@]+@")
 
 BUILTIN_AGENTS = ("auto", "claude", "codex", "gemini", "opencode", "anthropic", "rehearsal")
 """Names that you can use for an agent anywhere, without an entry in ``agents``."""
+AGENT_KINDS = (*BUILTIN_AGENTS, "command", "scripted")
+"""What ``kind`` of an entry in ``agents`` may be without a package."""
 
 OLD_ROLES = {"galph": "supervisor", "ralph": "main", "loop": "main"}
 """Words for positions in ``agent.roles`` -> what they mean."""

@@ -30,7 +30,7 @@ from sequencer.files.keys import iter_leaves
 from sequencer.files.textfile import compute_digest
 from sequencer.files.yamlfile import KeyPath, format_key_path
 from sequencer.project.named_files import MAX_WORDS, find_module_paths, find_possible_paths
-from sequencer.project.schema import BUILTIN_AGENTS, Schema
+from sequencer.project.schema import AGENT_KINDS, Schema
 from sequencer.project.sources import SECRET_KEY, flatten
 from sequencer.project.step_facts import escape_non_ascii, format_cap, hide_secret, to_json_line
 from sequencer.project.workflow_facts import Recorded, Workflows, format_path
@@ -255,8 +255,6 @@ def _get_line_key(line: str) -> str:
 
 _PROGRAMS = ("argv", "program", "extra_args", "env")
 """Options of an agent that may name a file. In ``env``, a variable can make a program load one."""
-_OTHER_KINDS = ("command", "scripted")
-"""Kinds of agents in this package that need an entry."""
 _MAX_FOLDERS = 20
 """Maximum number of folders that are searched from the variables of one agent."""
 _FILE_NAME = re.compile(r"(?!-)[\w./@+-]*[./][\w./@+-]*")
@@ -302,8 +300,8 @@ def files_of_agent(entry: Any, root: Path) -> dict[Path, str]:
 
 
 def _options_with_files(entry: Mapping[str, Any]) -> Collection[str]:
-    """Return the options of *entry* that may name a file; in a package's kind, each one may."""
-    is_ours = entry.get("kind") in (None, *BUILTIN_AGENTS, *_OTHER_KINDS)
+    """Return the options of *entry* that may name a file: all of them, if a package's agent."""
+    is_ours = entry.get("kind") in (None, *AGENT_KINDS)
     return _PROGRAMS if is_ours else [key for key in entry if key != "kind"]
 
 

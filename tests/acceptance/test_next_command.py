@@ -80,6 +80,20 @@ def last_line(folder: Path, words: str) -> Called:
     return text
 
 
+def edit(folder: Path, *, chart: tuple[str, str], config: tuple[str, str]) -> None:
+    """Replace a text in the flowchart, or in the configuration of the procedure."""
+    path = folder / ("flows/drawn.md" if is_net(folder) else "orchestration.yaml")
+    path.write_text(path.read_text().replace(*(chart if is_net(folder) else config)))
+
+
+def change_workflow(folder: Path) -> None:
+    edit(
+        folder,
+        chart=("| c[Ship it]", "| c[Ship it] --> a"),
+        config=(", reviewer]", "]"),
+    )
+
+
 def answered(folder: Path) -> None:
     words = ("answer", "b", "yes") if is_net(folder) else ("answer", "approve")
     assert call(folder, *words).code == 0
@@ -206,12 +220,7 @@ def test_a_working_process_that_dies_changes_the_next_command(folder: Path) -> N
 def test_a_changed_workflow_suggests_adopt(folder: Path) -> None:
     work(folder, code=4)
     answered(folder)
-    if is_net(folder):
-        chart = folder / "flows" / "drawn.md"
-        chart.write_text(chart.read_text().replace("| c[Ship it]", "| c[Ship it] --> a"))
-    else:
-        config = folder / "orchestration.yaml"
-        config.write_text(config.read_text().replace(", reviewer]", "]"))
+    change_workflow(folder)
     last_line(folder, "adopt")
     assert "the run was started differently" in str(
         call(folder, "status", "--json").json["in_the_way"]
@@ -223,12 +232,7 @@ def test_a_complete_run_needs_no_adopt_after_a_change(folder: Path) -> None:
     answered(folder)
     work(folder)
     before = last_line(folder, "report").out
-    if is_net(folder):
-        chart = folder / "flows" / "drawn.md"
-        chart.write_text(chart.read_text().replace("| c[Ship it]", "| c[Ship it] --> a"))
-    else:
-        config = folder / "orchestration.yaml"
-        config.write_text(config.read_text().replace(", reviewer]", "]"))
+    change_workflow(folder)
     assert last_line(folder, "report").out == before
     refused = call(folder, *RUN)
     assert refused.code == 3
@@ -241,12 +245,7 @@ def test_a_complete_run_of_a_broken_workflow_needs_no_one(folder: Path) -> None:
     work(folder, code=4)
     answered(folder)
     work(folder)
-    if is_net(folder):
-        chart = folder / "flows" / "drawn.md"
-        chart.write_text(chart.read_text().replace("c[Ship it]", "c[Ship it"))
-    else:
-        config = folder / "orchestration.yaml"
-        config.write_text(config.read_text().replace("kind: procedure", "kind: nosuch"))
+    edit(folder, chart=("c[Ship it]", "c[Ship it"), config=("kind: procedure", "kind: nosuch"))
     listed = call(folder, "inbox")
     assert "can't continue" not in listed.out + listed.err
     assert listed.out == "no run waits for a decision\n"

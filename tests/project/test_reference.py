@@ -33,7 +33,7 @@ from sequencer.frozen.base import Frozen
 from sequencer.model.edits import EDITABLE
 from sequencer.model.head import Session
 from sequencer.project.agents import EXECUTORS
-from sequencer.project.schema import BUILTIN_AGENTS, StoreOptions
+from sequencer.project.schema import AGENT_KINDS, BUILTIN_AGENTS, StoreOptions
 from tests.project.documents import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -172,6 +172,7 @@ def test_the_agents_that_need_no_entry() -> None:
     listed = first_words(EXECUTOR_PAGE.split("## Which agent")[0])
     assert set(listed) == set(BUILTIN_AGENTS)
     assert EXECUTORS.keys() - set(BUILTIN_AGENTS) == {"command", "scripted"}
+    assert EXECUTORS.keys() <= set(AGENT_KINDS)
 
 
 def test_the_variables_of_an_agent_are_listed() -> None:

@@ -30,7 +30,7 @@ from sequencer.errors import (
 )
 from sequencer.history.facts import EndState, RecordedFact, read_facts
 from sequencer.model.head import Gate, Head, Status
-from sequencer.model.kind import Readiness, ReadinessKind, describe_expired_gate
+from sequencer.model.kind import Readiness, ReadinessKind, describe_expired_gate, make_end_readiness
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import ensure_definition
@@ -266,10 +266,7 @@ def find_need(run: Run, head: Head, now: datetime | None = None) -> Need | None:
         DefinitionChanged: it was started under another definition.
     """
     now = datetime.now(UTC) if now is None else now
-    workflow = run.workflow_for(head)
-    if head.status is not Status.COMPLETE:
-        ensure_definition(head, workflow)
-    readiness = run.readiness_at(head, workflow)
+    readiness = _find_readiness(run, head)
     text, key = one_line(readiness.message.partition("\n")[0]), f"{readiness.kind} {head.run_id}"
     option = run_option(run.name)
     if readiness.kind in (ReadinessKind.REFUSED, ReadinessKind.LIMIT):
@@ -301,6 +298,15 @@ def find_need(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     return None
 
 
+def _find_readiness(run: Run, head: Head) -> Readiness:
+    """Return what may happen next; a complete run needs no workflow for that."""
+    if head.status is Status.COMPLETE:
+        return make_end_readiness(head)
+    workflow = run.workflow_for(head)
+    ensure_definition(head, workflow)
+    return run.readiness_at(head, workflow)
+
+
 def _format_commands(option: str, *verbs: str) -> tuple[str, ...]:
     return tuple(f"sequencer {option}{verb}" for verb in verbs)
 
@@ -325,12 +331,7 @@ def iter_needs(runs: Iterable[StartedRun]) -> Iterator[tuple[Run, Need]]:
 
 
 def _need_if_readable(run: Run, head: Head) -> Need | None:
-    """Return the need of *run*; without one, read its questions too, so that damage is noticed.
-
-    A complete run needs no one, whatever its workflow has become.
-    """
-    if head.status is Status.COMPLETE:
-        return None
+    """Return the need of *run*; without one, read its questions too, so that damage is noticed."""
     need = find_need(run, head)
     if need is None:
         find_open_item(run, head)

@@ -471,7 +471,7 @@ class OpenTransition:
         self.facts.append(transitions.take_over_fact(claim, usage))
 
     def _find_closed(self, capacity: Capacity, *, has_new_share: bool = True) -> Collection[str]:
-        """Return the nodes that must not start now; limits count again after a new share."""
+        """Return the nodes that must not start now; ask for limits only after a new share."""
         if has_new_share:
             self._closed_names = capacity.closed(self.head, self.marking) or self._closed_names
         excluded_names = capacity.excluded(self.head, self.marking)
