@@ -12,11 +12,15 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sequencer.errors import UsageRefused
+from sequencer.model.edits import MAX_REASON_CHARS
 from sequencer.model.head import Head
 from sequencer.model.transitions import Fact
 
 _TEXTS = ("note", "text", "output", "reason", "value")
 """Fields with text that a person wrote."""
+MAX_CHARS = {"note": 2_000, "reason": MAX_REASON_CHARS, "text": 20_000}
+"""Limits for such fields: a text goes into a prompt, and reason and note into the head."""
 
 
 class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +45,16 @@ class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
             if isinstance(text := getattr(self, name, None), str)
         }
         return replace(self, **texts) if texts else self
+
+    def ensure_short_texts(self) -> None:
+        """Refuse a text that is longer than `MAX_CHARS` allows."""
+        for name, limit in MAX_CHARS.items():
+            text = getattr(self, name, None)
+            if text is not None and len(text) > limit:
+                raise UsageRefused(
+                    f"{self.verb}: the {name} has {len(text)} characters; the limit is {limit}",
+                    hint="write it to a file in the project, and name the file",
+                )
 
 
 _NO_GATE = ("no gate is waiting", None)

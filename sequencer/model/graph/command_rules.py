@@ -36,11 +36,9 @@ from sequencer.model.graph.record import Chain
 from sequencer.model.graph.source import describe_differences
 from sequencer.model.graph.transition import OpenTransition, resting_status
 from sequencer.model.head import Head
-from sequencer.model.sequence.gates import continue_command, ensure_message
+from sequencer.model.sequence.gates import continue_command, ensure_not_empty
 from sequencer.model.transitions import Event, Transition
 from sequencer.model.workflow import Workflow
-
-MAX_ANSWER_CHARS = 20_000
 
 
 class Outputs(Protocol):
@@ -70,15 +68,10 @@ def answer_value(node: Node, answer: str) -> str:
     """Return the value of *answer* to the question of *node*.
 
     Raises:
-        UsageRefused: it is too long or empty.
+        UsageRefused: it is empty.
         UnknownName: it is not one of the options.
     """
     text = answer.strip()
-    if len(answer) > MAX_ANSWER_CHARS:
-        raise UsageRefused(
-            f"answer: {len(answer)} characters are too many; the limit is {MAX_ANSWER_CHARS}",
-            hint="write it to a file in the project, and name the file",
-        )
     for option in node.options:
         if normalize(text) in (normalize(option.value), normalize(option.label)):
             return option.value
@@ -113,7 +106,7 @@ def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: 
 
 def _tell(step: OpenTransition, *, command: Tell, by: str, outputs: Outputs) -> None:
     marking, text = step.marking, command.text
-    ensure_message(text)
+    ensure_not_empty(text)
     if marking.status is not FlowStatus.RUNNING:
         raise TransitionRefused(f"tell: the run has ended as {marking.status}")
     noun = "task" if marking.graph.has_tasks else "node"

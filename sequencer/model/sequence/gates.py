@@ -26,8 +26,6 @@ from sequencer.model.transitions import (
 )
 from sequencer.model.workflow import Workflow
 
-MAX_FEEDBACK_CHARS = 20_000
-"""Limit for one feedback or message; the journal and the prompt contain it."""
 MAX_EARLIER = 3
 """Limit for the gates with feedback that another gate keeps, so that the head stays small."""
 MAX_WAITING = 20
@@ -203,16 +201,11 @@ def send_feedback(
 
     Raises:
         TransitionRefused: see `open_gate`.
-        UsageRefused: the text is empty, or too long for a prompt.
+        UsageRefused: the text is empty.
     """
     gate = open_gate(head, "feedback", token)
     if not text.strip():
         raise UsageRefused("feedback: the text is empty", hint="say what to change")
-    if len(text) > MAX_FEEDBACK_CHARS:
-        raise UsageRefused(
-            f"feedback: {len(text)} characters are too many; the limit is {MAX_FEEDBACK_CHARS}",
-            hint="write it to a file in the project, and name the file",
-        )
     answered = head.replace(gate=gate.replace(decision="feedback"))
     new_head = move_head(answered, at, target)
     return Transition(
@@ -227,10 +220,10 @@ def tell(
 
     Raises:
         TransitionRefused: no step would read it, or too many messages wait.
-        UsageRefused: see `ensure_message`.
+        UsageRefused: the text is empty.
         UnknownName: the workflow has no such step.
     """
-    ensure_message(text)
+    ensure_not_empty(text)
     if head.status is Status.COMPLETE:
         raise TransitionRefused(
             "tell: the run is complete, so no step would read it",
@@ -256,17 +249,10 @@ def tell(
     return Transition(update_head(head, at).with_messages(messages), (fact,))
 
 
-def ensure_message(text: str) -> None:
-    """Check that *text* can be sent as a message.
-
-    Raises:
-        UsageRefused: it is empty, or too long for a prompt.
-    """
-    if not text.strip() or len(text) > MAX_FEEDBACK_CHARS:
-        raise UsageRefused(
-            f"tell: a message has 1 to {MAX_FEEDBACK_CHARS} characters",
-            hint="write a long one to a file in the project, and name the file",
-        )
+def ensure_not_empty(text: str) -> None:
+    """Refuse *text* as a message if it is empty."""
+    if not text.strip():
+        raise UsageRefused("tell: the text is empty", hint="say what the step should know")
 
 
 def find_read_messages(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, UsageRefused
 from sequencer.model.commands import (
     Accept,
     AnswerQuestion,
@@ -60,6 +62,35 @@ def test_a_secret_written_by_a_person_is_saved_nowhere(tmp_path: Path, command: 
     written = [path.read_text() for path in tmp_path.glob("sync/**/*.json*")]
     assert written
     assert SECRET not in "".join(written)
+
+
+@pytest.mark.parametrize(
+    ("make_command", "limit"),
+    [
+        (Fail, 2_000),
+        (Skip, 2_000),
+        (Accept, 2_000),
+        (Approve, 2_000),
+        (Reject, 2_000),
+        (partial(SkipTo, 2, 0), 2_000),
+        (Stop, 500),
+        (Tell, 20_000),
+        (Feedback, 20_000),
+        (partial(AnswerQuestion, "q"), 20_000),
+    ],
+)
+def test_a_text_that_is_too_long_is_refused(
+    tmp_path: Path, make_command: Callable[[str], RunCommand], limit: int
+) -> None:
+    make_project(tmp_path, "procedure")
+    run = opened(tmp_path)
+    run.do(Skip("first"))
+    before = run.head
+    command = make_command("x" * (limit + 1))
+    with pytest.raises(UsageRefused, match=f"has {limit + 1} characters; the limit is {limit}"):
+        run.do(command, by="ann")
+    assert run.head == before
+    make_command("x" * limit).ensure_short_texts()
 
 
 def test_a_secret_in_a_manual_edit_is_not_saved(tmp_path: Path) -> None:

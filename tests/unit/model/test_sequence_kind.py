@@ -220,7 +220,7 @@ def test_rejection_ends_the_run_and_records_the_reason() -> None:
         transitions.ensure_claimable(rejected.head)
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "x" * (gates.MAX_FEEDBACK_CHARS + 1)])
+@pytest.mark.parametrize("text", ["", "  \n"])
 def test_feedback_that_no_prompt_can_use_is_refused(text: str) -> None:
     with pytest.raises(UsageRefused, match="feedback"):
         gates.send_feedback(at_gate(), text, FIRST, at=AT, by="ann")

@@ -12,7 +12,6 @@ import pytest
 from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.commands import AnswerQuestion, Tell
-from sequencer.model.graph.command_rules import MAX_ANSWER_CHARS
 from sequencer.model.graph.graph import Option
 from tests.unit.engine.flow.labs import Lab, lab
 
@@ -100,9 +99,7 @@ def test_a_question_without_options_takes_free_text(tmp_path: Path) -> None:
     made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
     with pytest.raises(UsageRefused, match="empty"):
         made.answer("h", "  \n")
-    with pytest.raises(UsageRefused, match="too many"):
-        made.answer("h", "x" * (MAX_ANSWER_CHARS + 1))
-    assert answered(made, "x" * MAX_ANSWER_CHARS)[1] == ["b"]
+    assert answered(made, "x" * 20_000)[1] == ["b"]
 
 
 def answered_text(made: Lab) -> str:
