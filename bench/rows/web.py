@@ -26,7 +26,7 @@ from bench.rows import Setting
 from sequencer import InvocationLimits, Mode, open_project
 from sequencer.files.yamlfile import KeyPath
 from sequencer.model.commands import Pause, Resume
-from sequencer.project.sources import Given
+from sequencer.project.sources import FlagValue
 
 RUNS, STEPS, NODES = 500, 20_000, 2_000
 PAGE_MS, PAGE_BYTES = 150, 150_000
@@ -61,7 +61,7 @@ def _make(folder: Path, runs: int, steps: int, nodes: int) -> None:
     no_op_run(project, Marks()).work(Mode.COMBINED, InvocationLimits(max_steps=steps))
     for number in range(runs):
         project.run(f"run-{number}").commands.begin()
-    given: dict[KeyPath, Given] = {("workflow", "name"): Given("--workflow", "large")}
+    given: dict[KeyPath, FlagValue] = {("workflow", "name"): FlagValue("--workflow", "large")}
     open_project(folder, flags=given, trust=True).run("large").commands.begin()
 
 

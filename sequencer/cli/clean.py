@@ -11,7 +11,7 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import get_run_name
 from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import file_size, one_line, pluralize
-from sequencer.project.cleaning import Unneeded, find_unneeded, lost_records
+from sequencer.project.cleaning import Removable, find_removable, lost_records
 
 DAY_S = 24 * 60 * 60
 DAYS = 30
@@ -49,7 +49,7 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
     cutoff_s = time.time() - days * DAY_S
     items = [
         item
-        for item in find_unneeded(invocation.project(), cutoff_s, only_logs=only_logs)
+        for item in find_removable(invocation.project(), cutoff_s, only_logs=only_logs)
         if run_name is None or (item.run is not None and item.run.name == run_name)
     ]
     items += [] if run_name is not None or only_logs else lost_records(cutoff_s)
@@ -77,17 +77,17 @@ def clean(invocation: Invocation, *, days: int, only_logs: bool, yes: bool) -> N
             )
 
 
-def _get_item_kind(item: Unneeded) -> str:
+def _get_item_kind(item: Removable) -> str:
     if item.run is None:
         return "rest of a removal" if item.folder is not None else "records of what is gone"
     return "step logs" if item.folder is None else "ended run"
 
 
-def _format_run(item: Unneeded) -> str:
+def _format_run(item: Removable) -> str:
     return "" if item.run is None else one_line(get_run_name(item.run))
 
 
-def _item_json(item: Unneeded, is_removed: bool) -> dict[str, object]:
+def _item_json(item: Removable, is_removed: bool) -> dict[str, object]:
     return {
         "what": _get_item_kind(item),
         "run": None if item.run is None else item.run.name,

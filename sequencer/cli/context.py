@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from sequencer import extensions
-from sequencer.cli.unattended import DECISION, News
+from sequencer.cli.unattended import DECISION, TickNotice
 from sequencer.cli.views.text import (
     UNSEEN,
     has_color,
@@ -121,7 +121,7 @@ class Invocation(Struct):
     """Whether the verb changes a run by hand."""
     decides: str = ""
     """`ALWAYS`: only a person may use the verb. Else the option that only a person may use."""
-    news: News = field(default_factory=News)
+    news: TickNotice = field(default_factory=TickNotice)
     """How the invocation ended, for a timer that notifies a person only of changes."""
     run_id: str = ""
     """The id of the run in which an error ended the work; empty: no run."""
@@ -129,7 +129,7 @@ class Invocation(Struct):
     """The error that `news` explains. For any other error, its message becomes the news."""
     obstacle: SequencerError | None = None
     """Why the next step can't start here. The tick that notices it reports it."""
-    happened: list[News] = field(default_factory=list)
+    happened: list[TickNotice] = field(default_factory=list)
     """News for a person in addition to how the invocation ended."""
     _project: Project | None = None
     _runs: dict[str | None, Run] = field(default_factory=dict)
@@ -146,9 +146,8 @@ class Invocation(Struct):
     ) -> Project:
         """Return the project of the current folder; the first call opens it and shows its notices.
 
-        *options*, by name, override settings; if it *rehearses*, the user is told so. Both have an
-        effect only in the first call. With *may_be_none*, no project is needed, because the
-        command is about something built in.
+        *options*, by name, override settings. Only the first call uses them, and tells the user
+        that it *rehearses*. *may_be_none*: the command may be about something built in.
 
         Raises:
             ConfigurationError: the configuration has errors (all are listed), or there is no
@@ -160,10 +159,10 @@ class Invocation(Struct):
             # Imported here, because `--help` needs no project.
             from sequencer.project.project import open_project  # noqa: PLC0415
             from sequencer.project.scheduler import load_scheduler  # noqa: PLC0415
-            from sequencer.project.sources import Given  # noqa: PLC0415
+            from sequencer.project.sources import FlagValue  # noqa: PLC0415
 
             values = options or {}
-            flags = {key: Given(option, value) for key, option, value in _overrides(values)}
+            flags = {key: FlagValue(option, value) for key, option, value in _overrides(values)}
             open_with = partial(
                 open_project,
                 config=self.config,
@@ -178,7 +177,8 @@ class Invocation(Struct):
             workflow = load_scheduler(project).workflows(project).get(self.run_name or "")
             # A scheduled run uses the workflow of its schedule, unless the user names another one.
             if workflow is not None and values.get("workflow") is None:
-                flags["workflow", "name"] = Given(f"schedules.{self.run_name}.workflow", workflow)
+                source = f"schedules.{self.run_name}.workflow"
+                flags["workflow", "name"] = FlagValue(source, workflow)
                 project = open_with(flags=flags)
             if not may_be_none:
                 project.ensure_exists()
@@ -314,7 +314,7 @@ class Invocation(Struct):
         self.notify(text)
         notice = hide_secrets(text.removeprefix("notice: "))
         lines = [f"to do: {format_command(self.run_name, 'status')} shows what comes next"]
-        self.happened.append(News(self.add_run_context(notice, lines), key, DECISION))
+        self.happened.append(TickNotice(self.add_run_context(notice, lines), key, DECISION))
 
     def add_run_context(self, text: str, more: Iterable[str] = ()) -> str:
         """Return *text*, then the project and the run that it is about, then *more* lines."""

@@ -30,7 +30,7 @@ from sequencer.cli.views.runs import (
     visit_runs,
 )
 from sequencer.cli.views.text import one_line, strip_controls
-from sequencer.engine.events import Noticed, RunEvent
+from sequencer.engine.events import NoticeGiven, RunEvent
 from sequencer.engine.run import Run
 from sequencer.errors import (
     DefinitionChanged,
@@ -244,7 +244,7 @@ def _decide(
     """Make *decision* about *run* at its *gate*; it stands even if it can't be posted."""
 
     def notice(event: RunEvent) -> None:
-        if isinstance(event, Noticed):
+        if isinstance(event, NoticeGiven):
             invocation.notify(f"notice: {event.text}")
 
     new_head = run.do(decision, by=decider_name(), on_event=notice).head

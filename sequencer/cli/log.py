@@ -12,7 +12,7 @@ import click
 
 from sequencer.cli.context import Invocation, relativize_paths
 from sequencer.cli.options import complete_steps, pass_invocation, verb
-from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, read_mtime_ns
+from sequencer.cli.views.step_logs import FoundLog, RequestedLogs, open_log, read_mtime_ns
 from sequencer.cli.views.text import Sanitizer, one_line
 from sequencer.engine.logs import read_log_token, read_sent_texts
 from sequencer.files.textfile import slug
@@ -81,7 +81,7 @@ def log(
         raise click.UsageError(f"--prompt and {other_names[0]} can't be used together")
     project = invocation.project()
     run = invocation.run() if follow else invocation.run_to_show()
-    request = AskedLogs(project, run, steps, count=count, lines=lines)
+    request = RequestedLogs(project, run, steps, count=count, lines=lines)
     if follow:
         follow_logs(invocation, request)
     else:
@@ -125,7 +125,7 @@ class Printer:
 
 
 def show_logs(
-    invocation: Invocation, asked: AskedLogs, *, only_paths: bool, only_prompts: bool
+    invocation: Invocation, asked: RequestedLogs, *, only_paths: bool, only_prompts: bool
 ) -> None:
     """Print the newest requested logs, only their paths, or only the prompts that were sent."""
     asked.ensure_known()
@@ -172,7 +172,7 @@ def _print_sent_texts(file: BinaryIO, printer: Printer) -> None:
         printer.end()
 
 
-def _report_logs_elsewhere(invocation: Invocation, request: AskedLogs) -> None:
+def _report_logs_elsewhere(invocation: Invocation, request: RequestedLogs) -> None:
     """Say which machines have the newest requested logs that are not on this machine.
 
     If machines share a folder for logs, the logs of the others are here too.
@@ -222,7 +222,7 @@ def _find_tail_offset(file: BinaryIO, lines: int) -> int:
     return offset + place + 1
 
 
-def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
+def follow_logs(invocation: Invocation, asked: RequestedLogs) -> None:
     """Print the end of the newest log, then everything that is written, until Ctrl-C."""
     asked.ensure_known()
     logs, lines = asked.find_logs(), asked.lines
@@ -251,7 +251,7 @@ def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
             file.close()
 
 
-def _watch_logs(request: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLog]]:
+def _watch_logs(request: RequestedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLog]]:
     """Yield the newest of *logs*; then, each time something is written, the logs that are new.
 
     Between checks it sleeps until the folders change, for at most `RECHECK_S`.

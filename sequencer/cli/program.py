@@ -465,7 +465,7 @@ def _run_logged(arguments: Sequence[str]) -> int:
     except UsageRefused as error:
         return report(error, is_verbose=False)
 
-    def work() -> tuple[int, unattended.News]:
+    def work() -> tuple[int, unattended.TickNotice]:
         code = _run(invocation, partial(_report_as_news, invocation))
         all_news = [*invocation.happened]
         if (obstacle := invocation.obstacle) is not None:
@@ -525,10 +525,10 @@ def _report_as_news(invocation: Invocation, error: BaseException, *, is_verbose:
     return code
 
 
-def _make_news(invocation: Invocation, error: BaseException, text: str) -> unattended.News:
+def _make_news(invocation: Invocation, error: BaseException, text: str) -> unattended.TickNotice:
     """Return the news about *error*, which *text* reports; empty if no person has to know."""
     if isinstance(error, (Interrupted, KeyboardInterrupt, ClaimHeld)):
-        return unattended.News()
+        return unattended.TickNotice()
     kind = unattended.FAILURE
     # An agent that is missing is a failure: the tick may notice it only when a step is due.
     if isinstance(error, (UsageRefused, click.ClickException)) and not isinstance(
@@ -547,7 +547,7 @@ def _make_news(invocation: Invocation, error: BaseException, text: str) -> unatt
         key = " ".join([*parts, re.sub(r"\d+", "", error.message)])
     else:
         key = " ".join([*parts, *_iter_raise_locations(error)])
-    return unattended.News(invocation.add_run_context(text), key, kind)
+    return unattended.TickNotice(invocation.add_run_context(text), key, kind)
 
 
 def _iter_raise_locations(error: BaseException) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The work of one `run` or `tick`: its plan, its progress, and the line at the end.
 
 At a gate, a person at the terminal is asked and the work continues. Not promised: that an ending
-process releases its claim; see `signals.LastResort`.
+process releases its claim; see `signals.ForcedExit`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sequencer.cli.context import (
 from sequencer.cli.options import hide_in
 from sequencer.cli.signals import (
     EndOnSignal,
-    LastResort,
+    ForcedExit,
     as_interruption,
     max_shutdown_s,
     unknown_end_error,
@@ -38,13 +38,13 @@ from sequencer.cli.tick_news import announce_left_out, explain, need_or_none, ne
 from sequencer.cli.views.next_command import restart_command
 from sequencer.cli.views.progress import (
     PlainProgress,
-    Unseen,
+    QuietProgress,
     WorkCount,
     make_progress_view,
     summary_json,
     summary_line,
 )
-from sequencer.engine.events import Noticed, RunEvent, combine_listeners, ignore
+from sequencer.engine.events import NoticeGiven, RunEvent, combine_listeners, ignore
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -346,7 +346,7 @@ def _work_through_gates(invocation: Invocation, project: Project, plan: Plan) ->
     while True:
         old_usage = _read_usage(invocation, plan)
         try:
-            with LastResort(max_shutdown_s(project)) as last_resort:
+            with ForcedExit(max_shutdown_s(project)) as last_resort:
                 return _work(invocation, project, plan, last_resort)
         except WaitsForPerson:
             # Don't ask a person who has already asked this process to end.
@@ -371,7 +371,7 @@ def _read_usage(invocation: Invocation, plan: Plan) -> Usage:
     return Usage() if head is None else head.usage
 
 
-def _work(invocation: Invocation, project: Project, plan: Plan, last_resort: LastResort) -> int:
+def _work(invocation: Invocation, project: Project, plan: Plan, last_resort: ForcedExit) -> int:
     run = select_run(invocation, plan)
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
@@ -388,7 +388,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last_resort: Las
         with (
             _open_posting(posting, run, listener, workflow, last_resort) as post,
             EndOnSignal(
-                last_resort.begin_before(lambda text: view(Noticed(text))), tally.is_working
+                last_resort.begin_before(lambda text: view(NoticeGiven(text))), tally.is_working
             ) as signals,
         ):
             load_scheduler(project).begin(project, run)
@@ -426,13 +426,13 @@ def _open_posting(
     run: Run,
     listener: Callable[[RunEvent], None],
     workflow: Workflow,
-    last_resort: LastResort,
+    last_resort: ForcedExit,
 ) -> AbstractContextManager[Callable[[RunEvent], None]]:
     """Return a context that posts the run's events during the work; without *posting*, none."""
     if posting is None:
         return nullcontext(ignore)
     return posting.open_listener(
-        run, lambda text: listener(Noticed(text)), workflow, last_resort.note
+        run, lambda text: listener(NoticeGiven(text)), workflow, last_resort.note
     )
 
 
@@ -521,7 +521,7 @@ def count_agent_slots(project: Project, workflow: Workflow) -> int:
 
 def _make_view(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
-) -> PlainProgress | Board | Unseen:
+) -> PlainProgress | Board | QuietProgress:
     """Return the view that shows the work on *workflow* while it runs."""
     if workflow.nodes and (run := select_run(invocation, plan)).head is None:
         # A graph's warnings are shown just before its run starts.
@@ -529,7 +529,7 @@ def _make_view(
         for warning in () if current_graph is None else current_graph.warnings:
             invocation.notify(f"warning: {warning}")
     if invocation.is_quiet or plan.is_detached or sys.stderr is None:
-        return Unseen()
+        return QuietProgress()
     if not workflow.nodes:
         return make_progress_view(project.redaction)
     from sequencer.cli.views.board import Board, make_screen  # noqa: PLC0415 - only graphs need it

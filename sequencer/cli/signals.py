@@ -6,7 +6,7 @@ descriptor, and that thread asks the work to end. Further signals change nothing
 program ends, the claim is released and the agent has ended.
 
 A server that does not answer, or a lock held by a stopped process, may block the end. Then
-`LastResort` ends the process, as a kill would: accepted steps stay accepted, and a claim that was
+`ForcedExit` ends the process, as a kill would: accepted steps stay accepted, and a claim that was
 not released expires.
 """
 
@@ -105,7 +105,7 @@ class EndOnSignal:
                     return b""
 
 
-class LastResort:
+class ForcedExit:
     """A context manager that ends this process if it does not end soon after it was asked to.
 
     Not promised: that the claim was released by then.
@@ -193,7 +193,7 @@ def unknown_end_error(run: Run) -> Interrupted:
     )
 
 
-def as_interruption(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
+def as_interruption(error: SequencerError, run: Run, last: ForcedExit) -> SequencerError:
     """Return *error*; if this process was asked to end, return it as an interruption.
 
     Only an unreachable remote is changed, because then the release of the claim is unknown.

@@ -24,7 +24,7 @@ from sequencer.cli.views.next_command import find_interruption, read_situation, 
 from sequencer.cli.views.nodes import Frame
 from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, add_project_facts, take_snapshot
 from sequencer.cli.views.runs import iter_started_runs, run_facts, unread_facts, visit_runs
-from sequencer.cli.views.states import get_state_look
+from sequencer.cli.views.states import get_state_display
 from sequencer.cli.views.tables import format_table
 from sequencer.cli.views.text import age_s, one_line, terminal_width
 from sequencer.engine.run import Run
@@ -414,7 +414,7 @@ def _format_name(facts: Mapping[str, Any]) -> str:
 
 
 def _format_row(facts: dict[str, Any], state: str) -> tuple[str, ...]:
-    name, word = _format_name(facts), get_state_look(state).word
+    name, word = _format_name(facts), get_state_display(state).word
     if "error" in facts:
         return (name, "", "", word, "", "", one_line(facts["error"]))
     date = parse_time(facts.get("starts_at", ""))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from sequencer.cli.context import Invocation, hide_secrets
-from sequencer.cli.unattended import DECISION, HOUR_S, News, make_news
+from sequencer.cli.unattended import DECISION, HOUR_S, TickNotice, make_news
 from sequencer.cli.views.runs import Need, find_need
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.invocation_budget import Mode, Summary
@@ -40,11 +40,13 @@ def need_or_none(run: Run, head: Head | None) -> Need | None:
     return None
 
 
-def news_at_end(invocation: Invocation, mode: Mode, summary: Summary, need: Need | None) -> News:
+def news_at_end(
+    invocation: Invocation, mode: Mode, summary: Summary, need: Need | None
+) -> TickNotice:
     """Return the news about a tick that did not fail."""
     head = summary.head
     if mode is not Mode.TICK or head is None:
-        return News()
+        return TickNotice()
     is_done = head.status is Status.COMPLETE
     if summary.obstacle is not None:
         invocation.obstacle, invocation.run_id = summary.obstacle, head.run_id
@@ -54,10 +56,10 @@ def news_at_end(invocation: Invocation, mode: Mode, summary: Summary, need: Need
     return news._replace(has_moved=has_moved, is_waiting=waits and not has_moved)
 
 
-def _news_about(invocation: Invocation, need: Need | None, prefix: str = "") -> News:
+def _news_about(invocation: Invocation, need: Need | None, prefix: str = "") -> TickNotice:
     """Return what a timer reports about *need*; empty for None."""
     if need is None:
-        return News()
+        return TickNotice()
     return make_news(
         need, invocation.add_run_context(f"{prefix}{hide_secrets(need.text)}", need.format_lines())
     )
@@ -103,7 +105,7 @@ def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld)
                     "set for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}",
                 ]
                 key = f"held {head.run_id} {claim.token}"
-                invocation.news = News(
+                invocation.news = TickNotice(
                     invocation.add_run_context(hide_secrets(text), commands), key, DECISION
                 )
                 invocation.explained = error

@@ -82,7 +82,7 @@ _OF_THE_LOG = "log"
 """Key of the problem that the log can't be written."""
 
 
-class News(NamedTuple):
+class TickNotice(NamedTuple):
     """What a person has to know about how a tick ended."""
 
     text: str = ""
@@ -100,7 +100,7 @@ class News(NamedTuple):
     """When a `PAUSE` ends, in seconds since 1970."""
     shared: str = ""
     """Identifies a `PAUSE` that other runs of the project have too; empty: no other run has it."""
-    also: tuple[News, ...] = ()
+    also: tuple[TickNotice, ...] = ()
     """More news of the same tick."""
 
     @property
@@ -114,13 +114,15 @@ class News(NamedTuple):
         return self.kind in (LASTING, PAUSE) and not is_long
 
 
-def make_news(need: Need, text: str) -> News:
+def make_news(need: Need, text: str) -> TickNotice:
     """Return the news about *need*, which *text* describes."""
     kind = _KINDS.get(need.kind, DECISION)
     if kind == PAUSE and need.until is None:
         kind = LASTING
     deadline_s = None if need.until is None else need.until.timestamp()
-    return News(text, need.key, kind, until=deadline_s, shared=need.shared if kind == PAUSE else "")
+    return TickNotice(
+        text, need.key, kind, until=deadline_s, shared=need.shared if kind == PAUSE else ""
+    )
 
 
 class TickReport(NamedTuple):
@@ -144,7 +146,7 @@ class TickReport(NamedTuple):
     code: int = 0
     until: float | None = None
 
-    def covers(self, news: News, now: float) -> bool:
+    def covers(self, news: TickNotice, now: float) -> bool:
         """Return whether *news* with the same key need not be reported at *now*.
 
         A recorded time more than a day ahead comes from a wrong clock, so the record is ignored.
@@ -201,7 +203,7 @@ def ensure_is_log(path: Path) -> None:
         )
 
 
-def run_logged(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, str]:
+def run_logged(path: Path, work: Callable[[], tuple[int, TickNotice]]) -> tuple[int, str]:
     """Do *work* with its output in the log *path*; return its exit code and the text to print."""
     log = Log(path)
     with log.open_stream() as stream, redirect_stdout(stream), redirect_stderr(stream):
@@ -211,7 +213,7 @@ def run_logged(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, s
     all_news = [*([news] if news.text else []), *news.also]
     if log.problem is not None:
         problem = f"{path}: the log can't be written: {log.problem}"
-        all_news.append(News(problem, _OF_THE_LOG))
+        all_news.append(TickNotice(problem, _OF_THE_LOG))
     if text := _report_tick(path, code, news, all_news):
         text += f"\nexit code {code}, {_format_now()}; the whole record: {path}"
     return code, text
@@ -287,7 +289,7 @@ class Log(io.RawIOBase):
             self.problem = self.problem or _describe_error(error)
 
 
-def _report_tick(path: Path, code: int, news: News, all_news: Sequence[News]) -> str:
+def _report_tick(path: Path, code: int, news: TickNotice, all_news: Sequence[TickNotice]) -> str:
     """Return what to print after a tick with *all_news*, and update the records of its log."""
     known_records, is_own = _read_records(path)
     now, keys = time.time(), {item.same for item in all_news}
@@ -319,7 +321,7 @@ def _report_tick(path: Path, code: int, news: News, all_news: Sequence[News]) ->
     return _store_records(path, own_records, records, texts, waiting_texts, is_own=is_own)
 
 
-def _is_shared(path: Path, news: News) -> bool:
+def _is_shared(path: Path, news: TickNotice) -> bool:
     """Return whether another run has reported the pause *news*; if not, record it for others."""
     if not news.shared or news.until is None:
         return False
@@ -336,7 +338,7 @@ def _is_shared(path: Path, news: News) -> bool:
 
 
 def _make_tick_report(
-    news: News, old_report: TickReport | None, code: int, now: float
+    news: TickNotice, old_report: TickReport | None, code: int, now: float
 ) -> TickReport:
     """Return the record of *news*. It is *old_report* if nothing has to be reported now."""
     known_report = (
@@ -368,7 +370,7 @@ def _format_repeat_note(old_report: TickReport | None) -> str:
     return f"\n  you were told this at {old_report.at}; it has not changed since"
 
 
-def _is_over(record: TickReport, code: int, news: News, *, has_refused: bool) -> bool:
+def _is_over(record: TickReport, code: int, news: TickNotice, *, has_refused: bool) -> bool:
     """Return whether the problem of *record*, which this tick did not see, is resolved."""
     if record.key == _OF_THE_LOG:
         return True

@@ -105,7 +105,7 @@ class CapacityRule(Protocol):
         """Warn in *step*, once each, about limits that are almost or fully used."""
 
 
-class Shares:
+class BudgetShares:
     """Divides what the run, its tasks and this invocation may still use among the attempts."""
 
     def __init__(

@@ -54,7 +54,7 @@ class AttemptAccepted(Struct, frozen=True):
     outcome: Outcome
 
 
-class MadeElsewhere(Struct, frozen=True):
+class AttemptElsewhere(Struct, frozen=True):
     """Another process has started an attempt, or ended it with *outcome*."""
 
     step: str
@@ -71,7 +71,7 @@ class HeadMoved(Struct, frozen=True):
     head: Head
 
 
-class Noticed(Struct, frozen=True):
+class NoticeGiven(Struct, frozen=True):
     """A message for a person: restored state, an edit, a warning."""
 
     text: str
@@ -92,9 +92,9 @@ RunEvent = (
     | AttemptUsed
     | AttemptEnded
     | AttemptAccepted
-    | MadeElsewhere
+    | AttemptElsewhere
     | HeadMoved
-    | Noticed
+    | NoticeGiven
     | Waiting
 )
 Emit = Callable[[RunEvent], None]

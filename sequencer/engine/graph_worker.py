@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from sequencer.engine.allowance import Allowance, smallest_limit, subtract_used
 from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.attempt_threads import AttemptThreads
-from sequencer.engine.capacity import USD, Shares
+from sequencer.engine.capacity import USD, BudgetShares
 from sequencer.engine.code_sync import select_accepted
-from sequencer.engine.events import AttemptUsed, HeadMoved, Noticed, RunEvent, combine_listeners
+from sequencer.engine.events import AttemptUsed, HeadMoved, NoticeGiven, RunEvent, combine_listeners
 from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
@@ -94,7 +94,9 @@ class GraphWorker(Worker):
         self._exclusion = Exclusion(
             performer.agents, performer.with_defaults, changes.graph_kind.workflow_at
         )
-        self.shares = Shares(limits, self.capacity_rule, changes.store.owner(), self._prepared)
+        self.shares = BudgetShares(
+            limits, self.capacity_rule, changes.store.owner(), self._prepared
+        )
 
     def _wake_on_use(self, event: RunEvent) -> None:
         """Wake the loop, which checks whether an attempt has used too much and must be killed."""
@@ -114,7 +116,7 @@ class GraphWorker(Worker):
         expired_tokens = self.expired_claims(head)
         live_tokens = [claim.token for claim in head.claims if claim.token not in expired_tokens]
         for text in self.performer.workspace.clean(live_tokens):
-            self.performer.emit(Noticed(text))
+            self.performer.emit(NoticeGiven(text))
 
     def renew_limits(self) -> str:
         text = super().renew_limits()

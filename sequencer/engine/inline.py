@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.awaited_step import AwaitedStep
 from sequencer.engine.decide import RecordExpired, SequenceSeen, Wait
-from sequencer.engine.events import HeadMoved, Noticed
+from sequencer.engine.events import HeadMoved, NoticeGiven
 from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.queue import Queue
@@ -133,7 +133,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
             text = f"step {attempt.claim.step!r} was taken from this process before it ended"
             # At each loss: the same step may be taken from this process more than once.
             text += "; its output is in its log, but it was not accepted"
-            worker.performer.emit(Noticed(text))
+            worker.performer.emit(NoticeGiven(text))
             self._budget.take_back_step(result)
             return head_now, None
         if not is_async:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from sequencer.engine.allowance import subtract_used
 from sequencer.engine.changes import follow_run
 from sequencer.engine.decide import End, RecordExpired, Seen, TakeClaims, Wait, next_move
-from sequencer.engine.events import Noticed, Waiting
+from sequencer.engine.events import NoticeGiven, Waiting
 from sequencer.engine.invocation_budget import InvocationBudget, Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import ClaimHeld, RemoteUnreachable
@@ -199,7 +199,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """Report *texts*, once each: a view and an update may both find the same fault."""
         for text in texts:
             if text and text != self._last_notice:
-                self._performer.emit(Noticed(text))
+                self._performer.emit(NoticeGiven(text))
                 self._last_notice = text
 
     def _count_work(self, outcome: Outcome) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sequencer.engine.agents import Agents
 from sequencer.engine.attempt import PreparedStep
-from sequencer.engine.events import Emit, Noticed
+from sequencer.engine.events import Emit, NoticeGiven
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.prompts import PromptFolder
@@ -162,4 +162,4 @@ class Performer(Struct, frozen=True):
                 self.make_hook_context(self.workflow, step, step_index, 1, head), head
             )
         except HookFailed as error:
-            self.emit(Noticed(self.redact(str(error))))
+            self.emit(NoticeGiven(self.redact(str(error))))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sequencer.engine.async_mode import run_async_mode
 from sequencer.engine.dispatch import Dispatcher, find_dispatcher
-from sequencer.engine.events import Emit, Noticed, ignore
+from sequencer.engine.events import Emit, NoticeGiven, ignore
 from sequencer.engine.flow_source import find_flow_source
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode, Summary
@@ -292,7 +292,7 @@ class Run:
                 performer = self._resolve_current().performer(on_event)
                 performer.report_completed(end_index, result.head)
             except SequencerError as error:
-                on_event(Noticed(f"the run is complete, but: {error.in_one_line}"))
+                on_event(NoticeGiven(f"the run is complete, but: {error.in_one_line}"))
         return result
 
     def _commands_as_started(self) -> RunCommands:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.decide import SequenceSeen
-from sequencer.engine.events import Noticed, Waiting
+from sequencer.engine.events import NoticeGiven, Waiting
 from sequencer.engine.evidence import OWN_WORD
 from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.engine.kinds import make_changes, make_judge
@@ -117,7 +117,7 @@ class SequenceWorker(Worker):
         if log is not None and self.store.view().head is None:
             text = f"a new run starts at step_index 0, but {log} belongs to an earlier one; if "
             text += "its state was removed by mistake, restore it, or use "
-            self.performer.emit(Noticed(f"{text}'sequencer set step_index=N'"))
+            self.performer.emit(NoticeGiven(f"{text}'sequencer set step_index=N'"))
 
     def interrupt(self) -> None:
         super().interrupt()
@@ -430,7 +430,7 @@ class SequenceWorker(Worker):
             # That the step was lost matters more to the caller, but money must not vanish silently.
             cost = format_cost(result.outcome.usage) or "its usage"
             text = f"{cost} of step {attempt.claim.step!r} could not be counted: {error}"
-            self.performer.emit(Noticed(text))
+            self.performer.emit(NoticeGiven(text))
             return
         if is_charged:
             open_leases(self.store.state_path).remove_usage(attempt.claim.token)

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from sequencer.engine.events import Noticed
+from sequencer.engine.events import NoticeGiven
 from sequencer.engine.performing import Performer
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, ValidatesSteps
@@ -175,7 +175,7 @@ class SupportedFields:
         if text not in self._reported:
             self._reported.add(text)
             if not self.is_silent:
-                self._performer.emit(Noticed(text))
+                self._performer.emit(NoticeGiven(text))
         return adapted_step
 
     def _find_optional_fields(self, workflow: Workflow) -> Mapping[str, tuple[str, ...]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sequencer.executors.client_events import ClientEvent
-from sequencer.executors.observation import Observation, TurnTable, normalize_reason
+from sequencer.executors.observation import EndReasons, Observation, normalize_reason
 from sequencer.executors.protocol import split_words
 
 _AGAIN = "try again, or make the step smaller"
-TURNS = TurnTable(
+TURNS = EndReasons(
     clean=split_words("completed end_turn stop_hook_prevented stop_sequence"),
     cut_off={
         "aborted_streaming": _AGAIN,

@@ -29,7 +29,7 @@ from sequencer.executors.client_limits import (
     is_notice,
     local_clock,
 )
-from sequencer.executors.observation import Observation, TurnTable
+from sequencer.executors.observation import EndReasons, Observation
 from sequencer.executors.prices import ModelPrice, with_estimated_cost
 from sequencer.executors.process import (
     ProcessEnd,
@@ -245,7 +245,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
 
 
-class Speaker:
+class TextStreamer:
     """Writes the text of a model while it is streamed, and whole lines in between."""
 
     _open_line: Piece | None = None
@@ -293,12 +293,12 @@ class _LineOutput(Listener):
                 listener.write(*part)
 
 
-class JsonEventParser(Speaker, ABC):
+class JsonEventParser(TextStreamer, ABC):
     """Base class of the clients' parsers; one instance parses one attempt."""
 
     client: str
     """The client's name, for messages."""
-    turns: ClassVar[TurnTable]
+    turns: ClassVar[EndReasons]
     """The client's reasons for the end of a turn."""
     login: str = ""
     """The hint for a person if the service refuses the credentials."""

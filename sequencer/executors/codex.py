@@ -31,7 +31,7 @@ from sequencer.executors.client_events import (
     split_mark,
 )
 from sequencer.executors.client_limits import ErrorKind, classify
-from sequencer.executors.observation import TurnTable
+from sequencer.executors.observation import EndReasons
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import (
     Listener,
@@ -222,7 +222,7 @@ _NO_CALLS = _QUIET_ITEMS | {"todo_list", "plan"}
 _MAY_CONTINUE = frozenset({"command_execution"})
 """The model knows that these run in the background, and may end its turn before they end."""
 _AWAY = frozenset({ErrorKind.LIMIT, ErrorKind.OUTAGE})
-TURNS = TurnTable(clean=frozenset())
+TURNS = EndReasons(clean=frozenset())
 """It gives no reasons: a length limit and a refusal are a turn.failed, and an interrupted turn
 has no end event."""
 

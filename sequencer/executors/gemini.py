@@ -28,7 +28,7 @@ from sequencer.executors.client_events import (
     one_line,
     split_mark,
 )
-from sequencer.executors.observation import Observation, TurnTable
+from sequencer.executors.observation import EndReasons, Observation
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import (
     Listener,
@@ -171,7 +171,7 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
 
 
 _MAX_TURNS = "raise model.maxSessionTurns in gemini's settings"
-TURNS = TurnTable(
+TURNS = EndReasons(
     clean=frozenset(),
     cut_off={
         "loop-detected": "the model repeated itself; make the step smaller, or change the prompt",

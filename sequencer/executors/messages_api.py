@@ -21,8 +21,14 @@ from sequencer.executors.launch import agent_environment
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
 from sequencer.executors.prices import find_price, missing_price_message
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
-from sequencer.executors.protocol import Listener, Objection, Permissions, StepRequest, split_words
+from sequencer.executors.project_tools import TOOLS, ToolContext, ToolFolder
+from sequencer.executors.protocol import (
+    Listener,
+    Objection,
+    Permissions,
+    StepRequest,
+    split_words,
+)
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.tool_words import CHANGING, MESSAGES, granted_tools, tool_objections
 from sequencer.executors.wall import Wall
@@ -119,7 +125,7 @@ class MessagesExecutor:
         if refusal is not None:
             return Outcome(status=OutcomeStatus.FAILED, error=refusal)
         deadline = None if request.timeout_s is None else start + request.timeout_s
-        bench = Workbench(
+        context = ToolContext(
             folder=ToolFolder(request.cwd, _forbidden_folders(request), self.options.secrets),
             core=self._core,
             cancellation=cancellation,
@@ -129,7 +135,7 @@ class MessagesExecutor:
             lock=request.lock,
             wall=self.options.wall,
         )
-        conversation = Conversation(self.options, request, bench, listener, self._clock)
+        conversation = Conversation(self.options, request, context, listener, self._clock)
         key = self._environ[self.options.api_key_env]
         base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
         outcome = asyncio.run(conversation.run(key, base_url))
@@ -138,7 +144,7 @@ class MessagesExecutor:
         update = {
             "usage": conversation.usage.replace(seconds=seconds),
             "denials": tuple(conversation.denials),
-            "evidence": evidence.replace(ended_processes=bench.report_ended_processes(listener)),
+            "evidence": evidence.replace(ended_processes=context.report_ended_processes(listener)),
         }
         # A command of the agent may have written a result file.
         notify_ignored = make_ignored_notifier(request, listener)

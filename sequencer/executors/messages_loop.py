@@ -30,7 +30,7 @@ from sequencer.executors.answers import (
 from sequencer.executors.client_events import (
     ERROR_CHARS,
     ClientEvent,
-    Speaker,
+    TextStreamer,
     one_line,
     parse_amount,
 )
@@ -40,9 +40,9 @@ from sequencer.executors.client_limits import (
     Clock,
     find_retry_time,
 )
-from sequencer.executors.observation import Observation, TurnTable, normalize_reason
+from sequencer.executors.observation import EndReasons, Observation, normalize_reason
 from sequencer.executors.prices import ModelPrice, Tokens, find_price
-from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
+from sequencer.executors.project_tools import SECRETS, ToolContext, call_tool, describe_tools
 from sequencer.executors.protocol import (
     Listener,
     Piece,
@@ -110,7 +110,7 @@ class MessagesOptions(Frozen):
     """The wall around each command that the agent runs."""
 
 
-TURNS = TurnTable(
+TURNS = EndReasons(
     clean=frozenset({"end_turn", "stop_sequence"}),
     cut_off={
         "compaction": "the conversation outgrew the context; make the step smaller",
@@ -171,7 +171,7 @@ class Conversation:
         self,
         options: MessagesOptions,
         request: StepRequest,
-        bench: Workbench,
+        context: ToolContext,
         listener: Listener,
         clock: Clock,
     ) -> None:
@@ -182,7 +182,7 @@ class Conversation:
         self._settled = Usage()
         self._options = options
         self._request = request
-        self._bench = bench
+        self._context = context
         self._listener = listener
         self._clock = clock
         step = request.step
@@ -204,7 +204,7 @@ class Conversation:
 
         silence_s = self._idle_s or self._options.stall_timeout_s
         timeout = anthropic.Timeout(silence_s, connect=_CONNECT_TIMEOUT_S)
-        loop, cancellation = asyncio.get_running_loop(), self._bench.cancellation
+        loop, cancellation = asyncio.get_running_loop(), self._context.cancellation
         # A redirect would send the prompt, and the key in its header, to another server.
         connection = anthropic.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False)
         async with anthropic.AsyncAnthropic(
@@ -214,7 +214,7 @@ class Conversation:
             # Canceling the task closes the stream and with it the connection.
             loop.add_reader(cancellation.fileno(), talk.cancel)
             try:
-                left_s = self._bench.seconds_left()
+                left_s = self._context.seconds_left()
                 await asyncio.wait({talk}, timeout=left_s if left_s is None else max(left_s, 0.0))
             finally:
                 loop.remove_reader(cancellation.fileno())
@@ -241,7 +241,7 @@ class Conversation:
         return with_structured(outcome, parse_json(answer)) if is_json else outcome
 
     def _build_stopped_outcome(self) -> Outcome:
-        reason = self._bench.cancellation.reason
+        reason = self._context.cancellation.reason
         if reason is not None:
             return Outcome(status=OutcomeStatus.INTERRUPTED, error=f"stopped: {reason}")
         message = timeout_message(self._request, "the call was broken off")
@@ -341,7 +341,7 @@ class Conversation:
                 continue
             call = f"{one_line(block.name)} {one_line(block.input)}"
             self._write_line(f"-> {call}", Piece.ACTION)
-            result = call_tool(block.name, block.input, self._tools, self._bench)
+            result = call_tool(block.name, block.input, self._tools, self._context)
             sign = "<- error:" if result.is_error else "<-"
             self._write_line(f"{sign} {one_line(result.text)}", Piece.ACTION)
             self.observed.record_result(block.id, [result.text, result.is_error])
@@ -381,7 +381,7 @@ class Conversation:
             delay_s = trouble.retry_after_s
             if delay_s is None:
                 delay_s = float(min(_FIRST_DELAY_S * 2 ** (attempt - 1), _LONGEST_DELAY_S))
-            left_s, retries = self._bench.seconds_left(), self._options.retries
+            left_s, retries = self._context.seconds_left(), self._options.retries
             is_too_late = left_s is not None and delay_s >= left_s
             is_too_long = delay_s > LONGEST_WAIT_S
             if not trouble.is_passing or is_too_late or is_too_long or attempt > retries:
@@ -465,7 +465,7 @@ def _text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text or "(nothing)"}
 
 
-class _Stream(Speaker):
+class _Stream(TextStreamer):
     """One try of a call: shows its text and counts its tokens."""
 
     def __init__(self, listener: Listener, count: Callable[[Tokens, bool], None]) -> None:

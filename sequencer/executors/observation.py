@@ -37,7 +37,7 @@ _CUT_OFF_ANYWHERE = split_words(
 gateway may pass to any client. A client's own table wins."""
 
 
-class TurnTable(Struct, frozen=True):
+class EndReasons(Struct, frozen=True):
     """One client's reasons for the end of a turn."""
 
     clean: frozenset[str]
@@ -80,7 +80,7 @@ def choose_answer(final: str, said: str) -> str:
 class Observation(Struct):
     """The facts about one attempt; each attempt has its own instance."""
 
-    table: TurnTable
+    table: EndReasons
     separator: str = "\n"
     """Joins the pieces of one message."""
     reason: str | None = None

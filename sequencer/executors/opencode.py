@@ -26,7 +26,7 @@ from sequencer.executors.client_events import (
     split_mark,
     sum_of_costs,
 )
-from sequencer.executors.observation import TurnTable, normalize_reason
+from sequencer.executors.observation import EndReasons, normalize_reason
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import (
     Listener,
@@ -283,7 +283,7 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
 _REFUSED = re.compile(
     r"rejected permission|prevents you from using|unavailable tool", re.IGNORECASE
 )
-TURNS = TurnTable(
+TURNS = EndReasons(
     clean=split_words("stop"),
     cut_off={
         "content-filter": "the model's provider withheld the answer; change the prompt",

@@ -51,7 +51,7 @@ _NO_MATCH = 1
 """Exit code of grep."""
 
 
-class Workbench(Struct, frozen=True, kw_only=True):
+class ToolContext(Struct, frozen=True, kw_only=True):
     """The resources of tools during one attempt."""
 
     folder: ToolFolder
@@ -122,7 +122,7 @@ class Tool(Frozen):
     """Base class of the tools' inputs; the model reads the docstring of each."""
 
     @abstractmethod
-    def run(self, bench: Workbench) -> str:
+    def run(self, context: ToolContext) -> str:
         """Run the tool and return the text for the model."""
 
 
@@ -133,9 +133,9 @@ class Read(Tool):
     offset: int = Field(default=1, ge=1, description="First line")
     limit: int = Field(default=2000, ge=1, le=10_000, description="Number of lines")
 
-    def run(self, bench: Workbench) -> str:
+    def run(self, context: ToolContext) -> str:
         """Return the lines with their numbers."""
-        data = bench.folder.read(self.path)
+        data = context.folder.read(self.path)
         if b"\x00" in data[:8192]:
             raise FileFailed(f"{self.path!r} is not a text file")
         lines = data.decode("utf-8", "replace").splitlines()
@@ -158,9 +158,9 @@ class Write(Tool):
     path: str = Field(description="Relative to the project's folder")
     content: str
 
-    def run(self, bench: Workbench) -> str:
+    def run(self, context: ToolContext) -> str:
         """Return what was done."""
-        is_new = bench.folder.write(self.path, self.content)
+        is_new = context.folder.write(self.path, self.content)
         return f"{'created' if is_new else 'replaced'} {self.path}"
 
 
@@ -172,9 +172,9 @@ class Edit(Tool):
     new_text: str
     replace_all: bool = Field(default=False, description="Replace every occurrence")
 
-    def run(self, bench: Workbench) -> str:
+    def run(self, context: ToolContext) -> str:
         """Return what was done."""
-        data = bench.folder.read(self.path)
+        data = context.folder.read(self.path)
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -188,7 +188,7 @@ class Edit(Tool):
         # Checked before the text is built: long replacements can need more memory than there is.
         grown_bytes = count * (len(_encode(self.new_text)) - len(_encode(self.old_text)))
         ensure_writable_size(self.path, len(data) + grown_bytes)
-        bench.folder.write(self.path, text.replace(self.old_text, self.new_text))
+        context.folder.write(self.path, text.replace(self.old_text, self.new_text))
         return f"edited {self.path}: {count} replaced"
 
 
@@ -197,7 +197,7 @@ class Glob(Tool):
 
     pattern: str = Field(min_length=1, max_length=500)
 
-    def run(self, bench: Workbench) -> str:
+    def run(self, context: ToolContext) -> str:
         """Return the paths, one a line."""
         parts = PurePosixPath(self.pattern).parts
         if self.pattern.startswith("/") or ".." in parts:
@@ -209,12 +209,12 @@ class Glob(Tool):
         ends = time.monotonic() + _SEARCH_TIMEOUT_S
 
         def check() -> None:
-            if stop := bench.find_stop():
+            if stop := context.find_stop():
                 raise FileFailed(stop)
             if time.monotonic() > ends:
                 raise FileFailed(f"the search took longer than {_SEARCH_TIMEOUT_S:g} s")
 
-        folder = bench.folder
+        folder = context.folder
         found_paths = _filter_allowed(folder, pattern.find_files(folder.root, folder.allows, check))
         paths = sorted(islice(found_paths, _MAX_MATCHES))
         note = f"\n(only the first {_MAX_MATCHES})" if len(paths) == _MAX_MATCHES else ""
@@ -228,17 +228,17 @@ class Grep(Tool):
     path: str = Field(default=".", description="File or folder to search")
     ignore_case: bool = False
 
-    def run(self, bench: Workbench) -> str:
+    def run(self, context: ToolContext) -> str:
         """Return ``path:line:text``, one a line."""
-        start = bench.folder.resolve_path(self.path)
+        start = context.folder.resolve_path(self.path)
         # A program and not `re`: a hostile pattern could block this process for hours.
         argv = ["sh", "-c", _WITH_LITTLE_MEMORY]
         argv += ["grep", "-rnIEH", "--null", "--max-count=50", "--exclude-dir=.git"]
         argv += ["-i"] if self.ignore_case else []
         # With "./", so that a name of a file or folder can't be taken for an option.
-        argv += ["-e", self.pattern, "--", f"./{bench.folder.to_relative(start)}"]
-        end, output = bench.run(argv, _SEARCH_TIMEOUT_S, _MAX_GREP_BYTES)
-        matches = list(islice(_format_matches(bench.folder, output.data), _MAX_MATCHES))
+        argv += ["-e", self.pattern, "--", f"./{context.folder.to_relative(start)}"]
+        end, output = context.run(argv, _SEARCH_TIMEOUT_S, _MAX_GREP_BYTES)
+        matches = list(islice(_format_matches(context.folder, output.data), _MAX_MATCHES))
         if not matches and end.exit_code != _NO_MATCH:
             reason = end.spawn_error or output.data.decode("utf-8", "replace")
             raise FileFailed(f"grep failed: {reason[:500] or end.ended_by}")
@@ -252,9 +252,9 @@ class Bash(Tool):
     command: str = Field(min_length=1, max_length=100_000)
     timeout_s: float = Field(default=120.0, gt=0, le=3600)
 
-    def run(self, bench: Workbench) -> str:
+    def run(self, context: ToolContext) -> str:
         """Return the output and how the command ended."""
-        end, output = bench.run(["bash", "-c", self.command], self.timeout_s, MAX_ANSWER_CHARS)
+        end, output = context.run(["bash", "-c", self.command], self.timeout_s, MAX_ANSWER_CHARS)
         if end.spawn_error is not None:
             raise FileFailed(end.spawn_error)
         text = output.data.decode("utf-8", "replace")
@@ -290,21 +290,25 @@ def describe_tools(names: Iterable[str]) -> list[dict[str, Any]]:
     ]
 
 
-def call_tool(name: str, tool_input: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
+def call_tool(
+    name: str, tool_input: object, names: Sequence[str], context: ToolContext
+) -> ToolAnswer:
     """Run the tool *name* with *tool_input* from the model, if the tool is one of *names*.
 
     No tool starts once the step has to end. Every failure is in the answer; none is raised.
     """
-    if (stop := bench.find_stop()) is not None:
+    if (stop := context.find_stop()) is not None:
         return ToolAnswer(stop, is_error=True)
-    answer = _run_tool(name, tool_input, names, bench)
+    answer = _run_tool(name, tool_input, names, context)
     if len(answer.text) > MAX_ANSWER_CHARS:
         note = f"\n(cut: {len(answer.text)} characters in all)"
         answer = replace(answer, text=f"{answer.text[:MAX_ANSWER_CHARS]}{note}")
     return answer
 
 
-def _run_tool(name: str, tool_input: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
+def _run_tool(
+    name: str, tool_input: object, names: Sequence[str], context: ToolContext
+) -> ToolAnswer:
     if name not in names:
         known_names = ", ".join(names) or "none"
         return ToolAnswer(
@@ -313,7 +317,7 @@ def _run_tool(name: str, tool_input: object, names: Sequence[str], bench: Workbe
             is_refused=name in TOOLS,
         )
     try:
-        return ToolAnswer(TOOLS[name].model_validate(tool_input).run(bench))
+        return ToolAnswer(TOOLS[name].model_validate(tool_input).run(context))
     except ValidationError as error:
         return ToolAnswer(f"wrong input: {error}", is_error=True)
     except PathRefused as refusal:

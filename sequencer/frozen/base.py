@@ -33,9 +33,9 @@ from sequencer.frozen.fields import (
     Checked,
     Field,
     FieldSpec,
+    NeedsPydantic,
     Reader,
     Refusal,
-    Unsure,
     add_limits,
     build_reader,
 )
@@ -103,7 +103,7 @@ class Frozen(Checked):
         """
         try:
             self._fill(given)
-        except (Unsure, ValueError, AssertionError, Refusal):
+        except (NeedsPydantic, ValueError, AssertionError, Refusal):
             checked_object = self.model_validate(given)
             _set(self, "__dict__", checked_object.__dict__)
             _set(self, "_given", checked_object._given)  # noqa: SLF001 - of this class
@@ -127,7 +127,7 @@ class Frozen(Checked):
         """
         try:
             return cls.read(value)
-        except (Unsure, ValueError, AssertionError, Refusal):
+        except (NeedsPydantic, ValueError, AssertionError, Refusal):
             checked_object: Self = _pydantic_rules().validate(cls, value)
             return checked_object
 
@@ -140,7 +140,7 @@ class Frozen(Checked):
         """
         try:
             return cls.read(json.loads(data))
-        except (Unsure, ValueError, AssertionError, Refusal, RecursionError):
+        except (NeedsPydantic, ValueError, AssertionError, Refusal, RecursionError):
             checked_object: Self = _pydantic_rules().validate_json(cls, data)
             return checked_object
 
@@ -155,8 +155,8 @@ class Frozen(Checked):
         """Return *value* as an object of this class, if it is clearly valid.
 
         Raises:
-            Unsure: it is not clearly valid. This error, and errors of validators, are not final:
-                pydantic decides.
+            NeedsPydantic: it is not clearly valid. This error, and errors of validators, are not
+                final: pydantic decides.
         """
         if isinstance(value, cls):
             return value
@@ -169,7 +169,7 @@ class Frozen(Checked):
         for name in self._before:
             value = getattr(type(self), name)(value)
         if type(value) is not dict:
-            raise Unsure
+            raise NeedsPydantic
         values, extra_values = {**self._blank}, {}
         readers = self._by_key
         for key in value:
@@ -183,7 +183,7 @@ class Frozen(Checked):
             given_names = {readers[key][0] if key in readers else key for key in given_names}
         mode = self.model_options["extra"]
         if (extra_values and mode == "forbid") or not self._required <= given_names:
-            raise Unsure
+            raise NeedsPydantic
         if mode == "ignore":
             given_names, extra_values = given_names - extra_values.keys(), {}
         values |= {
@@ -208,7 +208,7 @@ class Frozen(Checked):
                 cls._by_key[key] = (name, add_limits(reader, spec.limits, spec.annotation))
                 return True
         if type(key) is not str:
-            raise Unsure
+            raise NeedsPydantic
         return False
 
     def replace(self, **update: Any) -> Self:
@@ -335,7 +335,7 @@ def validate_value(annotation: Any, value: Any) -> Any:
     """
     try:
         return build_reader(annotation, {})(value)
-    except (Unsure, ValueError):
+    except (NeedsPydantic, ValueError):
         return _pydantic_rules().validate(annotation, value)
 
 

@@ -1,8 +1,8 @@
 """Declarations of fields, and the readers of their values.
 
 `Field` and the validators are written as in pydantic and mean the same. A reader accepts values
-that are clearly valid. For all others it raises `Unsure`, and `frozen.by_pydantic` decides about
-them.
+that are clearly valid. For all others it raises `NeedsPydantic`, and `frozen.by_pydantic` decides
+about them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_EXACT = 2**53
 """A float can hold every whole number up to here exactly."""
 
 
-class Unsure(Exception):
+class NeedsPydantic(Exception):
     """A reader can't tell whether a value is valid; only pydantic knows all rules."""
 
 
@@ -262,7 +262,7 @@ def _annotations(owner: type) -> dict[str, Any]:
 
 
 def build_reader(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool = False) -> Reader:
-    """Return the reader for values of type *annotation*; it raises `Unsure` for all others.
+    """Return the reader for values of type *annotation*; it raises `NeedsPydantic` for all others.
 
     *limits* apply to every number in it. *is_exact*: don't read a word as a bool or a whole number
     as a float, because another type of a union might accept the value unchanged.
@@ -325,7 +325,7 @@ def _read_any(value: Any) -> Any:
 
 def _read_text(value: Any) -> Any:
     if type(value) is not str or not (value.isascii() or value.encode()):
-        raise Unsure
+        raise NeedsPydantic
     return value
 
 
@@ -333,21 +333,21 @@ def _read_bool(value: Any) -> Any:
     if type(value) is bool:
         return value
     if value not in ("true", "false"):
-        raise Unsure
+        raise NeedsPydantic
     return value == "true"
 
 
 def _read_float(value: Any) -> Any:
     is_whole = type(value) is int and -_MAX_EXACT < value < _MAX_EXACT
     if not is_whole and (type(value) is not float or not -math.inf < value < math.inf):
-        raise Unsure
+        raise NeedsPydantic
     return float(value)
 
 
 def _build_exact_reader(kind: Any) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not kind or (kind is float and not -math.inf < value < math.inf):
-            raise Unsure
+            raise NeedsPydantic
         return value
 
     return read
@@ -356,7 +356,7 @@ def _build_exact_reader(kind: Any) -> Reader:
 def _build_literal_reader(choices: tuple[tuple[type, Any], ...]) -> Reader:
     def read(value: Any) -> Any:
         if (type(value), value) not in choices:
-            raise Unsure
+            raise NeedsPydantic
         return value
 
     return read
@@ -372,7 +372,7 @@ def _build_enum_reader(kind: type[Enum]) -> Reader:
 def _build_list_reader(kind: Callable[[Any], Any], reader: Reader) -> Reader:
     def read(value: Any) -> Any:
         if type(value) not in (list, tuple):
-            raise Unsure
+            raise NeedsPydantic
         return kind([reader(item) for item in value])
 
     return read
@@ -381,7 +381,7 @@ def _build_list_reader(kind: Callable[[Any], Any], reader: Reader) -> Reader:
 def _build_mapping_reader(key_reader: Reader, reader: Reader) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not dict:
-            raise Unsure
+            raise NeedsPydantic
         return {key_reader(key): reader(item) for key, item in value.items()}
 
     return read
@@ -401,7 +401,7 @@ def _build_union_reader(
         for reader in readers[:-1]:
             try:
                 return reader(value)
-            except Unsure:
+            except NeedsPydantic:
                 continue
         return readers[-1](value)
 
@@ -431,7 +431,7 @@ def add_limits(reader: Reader, limits: Mapping[str, Any], kind: Any) -> Reader:
         if result is not None:
             for check in checks:
                 if not check(result):
-                    raise Unsure
+                    raise NeedsPydantic
         return result
 
     return read if checks else reader

@@ -11,7 +11,7 @@ from sequencer.history.facts import RecordedFact
 from sequencer.model.transitions import Event
 
 
-class Said(Struct, frozen=True):
+class GateFeedback(Struct, frozen=True):
     """Feedback that a person gave at a gate."""
 
     gate: str
@@ -35,7 +35,7 @@ class StepOutputs(Struct):
     """By step: the outcome with its newest output."""
     newest: str | None = None
     """The step that was accepted last."""
-    feedback: list[Said] = field(default_factory=list)
+    feedback: list[GateFeedback] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     messages: list[tuple[tuple[str, int], str]] = field(default_factory=list)
     """(recipient, text): the recipient in the form of `Head.told`, the text for a prompt."""
@@ -59,7 +59,7 @@ class StepOutputs(Struct):
             self.feedback.clear()
         elif fact.event is Event.FEEDBACK:
             text = str(details.get("note", ""))
-            self.feedback.append(Said(fact.step, details.get("round", 1), text))
+            self.feedback.append(GateFeedback(fact.step, details.get("round", 1), text))
         elif fact.event is Event.TOLD:
             target, author, text = (str(details.get(key) or "") for key in ("to", "by", "note"))
             self.messages.append(((target, fact.token), f"- {author}, {fact.at}:\n\n{text}"))

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.history.facts import EndState, StartKind
-from sequencer.history.story import Story, Try
+from sequencer.history.story import Story, StoryEntry
 
 
 class SpanKind(StrEnum):
@@ -139,7 +139,7 @@ def build_timeline(
     return Timeline(tuple(executions), story.is_over)
 
 
-def _build_span(attempt: Try) -> Span:
+def _build_span(attempt: StoryEntry) -> Span:
     kind = _KINDS.get(attempt.ending, SpanKind.CUT)
     if attempt.is_question:
         kind = SpanKind.PERSON
@@ -154,7 +154,7 @@ def _build_span(attempt: Try) -> Span:
     )
 
 
-def _build_open_span(attempt: Try, now: float, lost_times: Mapping[int, float]) -> Span:
+def _build_open_span(attempt: StoryEntry, now: float, lost_times: Mapping[int, float]) -> Span:
     """Return the span of an *attempt* that has not ended."""
     span, lived_s = _build_span(attempt), lost_times.get(attempt.token)
     if lived_s is None:

@@ -41,7 +41,7 @@ STATES: Mapping[EndState, str] = {
 """The word for the state of an attempt, by its ending."""
 
 
-class Try(Struct):
+class StoryEntry(Struct):
     """One attempt at a step, one question, or one wait at a gate."""
 
     step: str
@@ -126,7 +126,7 @@ class StepTurn(Struct):
     """Indexes in `Story.turns` of the turns that it had to wait for."""
     begin: float
     step_index: int = 0
-    tries: list[Try] = field(default_factory=list)
+    tries: list[StoryEntry] = field(default_factory=list)
     """The attempts that ended, with waits at a gate and without passages."""
     is_accepted: bool = False
     is_dead_end: bool = False
@@ -138,17 +138,17 @@ class StepTurn(Struct):
         return self.tries[-1].end if self.tries else self.begin
 
 
-class StepTries(Struct):
+class StepAttempts(Struct):
     """A step that was started, with all its attempts since the start of the run."""
 
     key: str
     """Its name in a URL: a node's id, or the step_index of a step of a sequence."""
     name: str
     step_index: int
-    tries: list[Try] = field(default_factory=list)
+    tries: list[StoryEntry] = field(default_factory=list)
 
     @property
-    def last(self) -> Try:
+    def last(self) -> StoryEntry:
         """Return the newest attempt."""
         return self.tries[-1]
 
@@ -173,7 +173,7 @@ class StepStory(Struct):
 class Story(Struct):
     """The story of one run since its start or reset; see `build_story`."""
 
-    tries: list[Try] = field(default_factory=list)
+    tries: list[StoryEntry] = field(default_factory=list)
     """In the order in which they started, without waits at a gate."""
     turns: list[StepTurn] = field(default_factory=list)
     """In the order in which they started."""
@@ -194,29 +194,29 @@ class Story(Struct):
     """Whether the journal still has the start of the run."""
     has_edges: bool = False
     """Whether its steps are the nodes of a graph."""
-    _open: dict[str, tuple[StepTurn, Try]] = field(default_factory=dict)
+    _open: dict[str, tuple[StepTurn, StoryEntry]] = field(default_factory=dict)
     """Attempts that run and waits for people, by step."""
     _last: dict[str, int] = field(default_factory=dict)
     """The index of the latest turn of each step."""
     _diverted: dict[str, str] = field(default_factory=dict)
     """By error node: the step whose failure leads there."""
-    _uncharged: dict[int, Try] = field(default_factory=dict)
+    _uncharged: dict[int, StoryEntry] = field(default_factory=dict)
     """By token: attempts that were canceled or lost, and have not reported their usage."""
 
     @property
-    def open(self) -> list[tuple[StepTurn, Try]]:
+    def open(self) -> list[tuple[StepTurn, StoryEntry]]:
         """Return the attempts that run and the waits for people."""
         return [*self._open.values()]
 
-    def group_steps(self, *, by_name: bool) -> dict[str, StepTries]:
+    def group_steps(self, *, by_name: bool) -> dict[str, StepAttempts]:
         """Return the steps in the order of their first start.
 
         *by_name* groups all attempts by the node of a graph; otherwise by step_index.
         """
-        steps: dict[str, StepTries] = {}
+        steps: dict[str, StepAttempts] = {}
         for attempt in self.tries:
             key = attempt.step if by_name else str(attempt.step_index)
-            step = steps.setdefault(key, StepTries(key, attempt.step, attempt.step_index))
+            step = steps.setdefault(key, StepAttempts(key, attempt.step, attempt.step_index))
             step.name = attempt.step
             step.tries.append(attempt)
             attempt.number = attempt.number or len(step.tries)
@@ -267,7 +267,7 @@ class Story(Struct):
         if not turn.tries:
             turn.begin = begin_s
         number = fact.attempt or 1
-        attempt = Try(
+        attempt = StoryEntry(
             fact.step, fact.step_index, fact.token, number, fact.at, start, begin_s, fact.host
         )
         self.tries.append(attempt)
@@ -319,7 +319,7 @@ class Story(Struct):
             turn.begin = attempt.begin
         turn.tries.append(attempt)
         if fact.details.get("gate") is True:
-            wait = Try(
+            wait = StoryEntry(
                 fact.step,
                 fact.step_index,
                 0,
@@ -349,7 +349,7 @@ class Story(Struct):
 
     def _report(self, fact: RecordedFact, ending: EndState, time_s: float) -> None:
         """Add an attempt for a step that did not run and that a person reported."""
-        attempt = Try(fact.step, fact.step_index, fact.token, 0, fact.at, None, time_s)
+        attempt = StoryEntry(fact.step, fact.step_index, fact.token, 0, fact.at, None, time_s)
         _finish(attempt, fact, ending, time_s)
         self.tries.append(attempt)
 
@@ -414,7 +414,7 @@ def build_story(facts: Iterable[Mapping[str, Any]]) -> Story:
     return story
 
 
-def _finish(attempt: Try, fact: RecordedFact, ending: EndState, end_s: float) -> None:
+def _finish(attempt: StoryEntry, fact: RecordedFact, ending: EndState, end_s: float) -> None:
     """End *attempt* with *fact*."""
     details = fact.details
     usage = details.get("usage") or {}

@@ -26,7 +26,7 @@ _COUNTED: Mapping[EndState, str] = {
 """The counter of `Total` for each ending."""
 
 
-class Maker(Struct, frozen=True):
+class UsageKey(Struct, frozen=True):
     """The key of a sum: attempts with the same maker are added up."""
 
     step: str
@@ -49,10 +49,10 @@ class Total(Struct):
 class Totals(Struct):
     """The sums of one run since its start or reset."""
 
-    by_maker: dict[Maker, Total] = field(default_factory=dict)
+    by_maker: dict[UsageKey, Total] = field(default_factory=dict)
     first_revision: int | None = None
     """Revision of the oldest fact in the journal; 1: nothing was dropped."""
-    _makers: dict[str, Maker] = field(default_factory=dict)
+    _makers: dict[str, UsageKey] = field(default_factory=dict)
     """The newest maker at each step, for facts that do not name one."""
 
     def sum_by_step(self) -> dict[str, Usage]:
@@ -84,10 +84,10 @@ class Totals(Struct):
     def _find_or_add_total(self, fact: RecordedFact, step: str) -> Total:
         details = fact.details
         if agent := details.get("agent"):
-            maker = Maker(step, str(agent), str(details.get("model") or ""))
+            maker = UsageKey(step, str(agent), str(details.get("model") or ""))
             self._makers[step] = maker
         elif fact.meaning.by_hand:
-            maker = Maker(step, BY_HAND, "")
+            maker = UsageKey(step, BY_HAND, "")
         else:
-            maker = self._makers.get(step) or Maker(step, "", "")
+            maker = self._makers.get(step) or UsageKey(step, "", "")
         return self.by_maker.setdefault(maker, Total())

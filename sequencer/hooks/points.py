@@ -30,7 +30,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a function of a hook file; ``specname=`` names its point if its own name does not."""
 
 
-class Points:
+class HookPoints:
     """The hooks that a project can write; None always means "no opinion"."""
 
     @hookspec(firstresult=True)
@@ -64,7 +64,7 @@ class Points:
         """React to a completed run; all hooks are called."""
 
 
-POINTS = tuple(name for name in vars(Points) if name.startswith(PREFIX))
+POINTS = tuple(name for name in vars(HookPoints) if name.startswith(PREFIX))
 
 
 class Plugin(Struct, frozen=True):
@@ -109,7 +109,7 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
     plugins = [*plugins]
     packages = {plugin.name: plugin.package for plugin in plugins}
     manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(Points)
+    manager.add_hookspecs(HookPoints)
     # pluggy calls the plugin first that was registered last.
     for plugin in reversed([_check_plugin(manager, plugin) for plugin in plugins]):
         try:
@@ -209,7 +209,7 @@ def _refuse_signature(point: str, name: str, function: Any) -> None:
             hint="write a plain function that returns its answer",
         )
     parameter_names = [
-        arg for arg in inspect.signature(getattr(Points, point)).parameters if arg != "self"
+        arg for arg in inspect.signature(getattr(HookPoints, point)).parameters if arg != "self"
     ]
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

@@ -28,7 +28,7 @@ FLOW_DOCUMENT = "flow.json"
 """The document with the workflow that a graph run was started with, see `model.graph.source`."""
 MARKINGS = "marking-"
 """The names of documents with a graph's marking start with this."""
-USUAL_COSTS, MAX_COSTED = 5, 20
+TYPICAL_COSTS, MAX_COSTED = 5, 20
 """The head keeps the costs of this many accepted attempts per step, for this many steps."""
 MOVED = "moved"
 """Field of a closed copy: where the run is, and the values that were replaced to close it."""
@@ -336,7 +336,7 @@ class Head(Frozen, extra="allow"):
     def with_cost(self, step: str, cost_usd: float) -> Head:
         """Return this head with *cost_usd* as the newest cost of *step*; the oldest are dropped."""
         costs = dict(self.recent_costs)
-        costs[step] = (*costs.pop(step, ()), round(cost_usd, 6))[-USUAL_COSTS:]
+        costs[step] = (*costs.pop(step, ()), round(cost_usd, 6))[-TYPICAL_COSTS:]
         newest_costs = {name: list(costs[name]) for name in list(costs)[-MAX_COSTED:]}
         extra_fields = {**self.model_extra, "recent_costs": newest_costs}
         values = {name: self.__dict__[name] for name in self.model_fields}

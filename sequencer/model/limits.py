@@ -17,19 +17,19 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, format_duration
 from sequencer.model.step import ContinuedSession, Step
 
 MIN_COSTS = 3
-"""With fewer known costs of a step, its usual cost is estimated from `UNKNOWN_USUAL_USD`."""
-UNKNOWN_USUAL_USD = 0.05
-UNKNOWN_USUAL_SHARE = 0.1
+"""With fewer known costs of a step, its usual cost is estimated from `TYPICAL_UNKNOWN_USD`."""
+TYPICAL_UNKNOWN_USD = 0.05
+TYPICAL_UNKNOWN_SHARE = 0.1
 """The estimate is at most this share of a cap; else a small cap would end after one attempt."""
 _RAISE = "; raise it in orchestration.yaml, then 'sequencer trust'"
 
 
-def usual_cost_usd(head: Head, cap: float) -> float:
+def typical_cost_usd(head: Head, cap: float) -> float:
     """Return the median cost of an attempt at the current step of *head*, or an estimate."""
     costs = head.recent_costs.get(head.expected_step, ())
     if len(costs) >= MIN_COSTS:
         return median(costs)
-    return min(UNKNOWN_USUAL_USD, cap * UNKNOWN_USUAL_SHARE)
+    return min(TYPICAL_UNKNOWN_USD, cap * TYPICAL_UNKNOWN_SHARE)
 
 
 def median(values: Sequence[float]) -> float:
@@ -54,7 +54,7 @@ def has_too_little_left(head: Head, cap: float, used: float) -> bool:
     """
     if used >= cap:
         return True
-    return used > 0 and cap - used < usual_cost_usd(head, cap)
+    return used > 0 and cap - used < typical_cost_usd(head, cap)
 
 
 class RunLimits(Frozen, allow_inf_nan=False):

@@ -57,7 +57,7 @@ Source = Literal["explicit", "label", "classification", "rules", "fallback", "ho
 """explicit: a person named it. hook: code of the project changed the choice."""
 
 
-class Considered(Frozen):
+class RoutingAttempt(Frozen):
     """One way to choose a procedure that was tried."""
 
     source: Source
@@ -76,7 +76,7 @@ class Route(Frozen):
     """The word that the request was classified as; None: it was not classified."""
     reason: str
     """One line."""
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[RoutingAttempt, ...] = ()
     """Everything that was tried, in order, including the way that was chosen."""
     asked: Name | None = None
     """The agent that was asked to classify the request; None: no agent was."""

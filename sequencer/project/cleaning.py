@@ -57,7 +57,7 @@ class Size(Struct, frozen=True):
         return Size(self.files + other.files, self.bytes + other.bytes, newest)
 
 
-class Unneeded(Struct, frozen=True):
+class Removable(Struct, frozen=True):
     """Something to remove: a run that has ended, or step logs of a run that may continue."""
 
     run: Run | None
@@ -81,10 +81,10 @@ class Unneeded(Struct, frozen=True):
         return _remove_run(self.run, self.folder, self.forget)
 
 
-def find_unneeded(
+def find_removable(
     project: Project, before: float, *, only_logs: bool = False
-) -> Iterator[Unneeded]:
-    """Yield each unneeded part that was last changed *before* a time (Unix).
+) -> Iterator[Removable]:
+    """Yield each removable part that was last changed *before* a time (Unix).
 
     Unreadable runs are skipped: `check` reports them. A run is also skipped if it has worktrees,
     unmerged work, or results that are not posted yet.
@@ -95,13 +95,13 @@ def find_unneeded(
     root = project.settings.state_file.parent
     for path in (root / name for name in folders.list_names(root) if _GOING.fullmatch(name)):
         if not path.is_symlink():
-            yield Unneeded(None, path, (), _compute_size([path]))
+            yield Removable(None, path, (), _compute_size([path]))
     unmerged_runs = {work.run for work in project.find_unmerged_work()}
     for run_name in (None, *project.run_names()):
         run = project.run(run_name)
         log_folders = list_run_folders(project.settings.logs_dir, run_name, include_links=True)
         folder = run.store.state_path.parent
-        if run_name not in {None, *unmerged_runs} and not only_logs and _is_unneeded(project, run):
+        if run_name not in {None, *unmerged_runs} and not only_logs and _is_removable(project, run):
             logs = [
                 path
                 for log_folder in log_folders
@@ -114,15 +114,15 @@ def find_unneeded(
                 total = size.plus(_compute_size(tick_logs))
                 has_git = (folder / _WORKTREES).is_dir()
                 forget = partial(project.forget_attempts, run_name) if has_git else None
-                yield Unneeded(run, folder, (*logs, *tick_logs), total, forget)
+                yield Removable(run, folder, (*logs, *tick_logs), total, forget)
                 continue
         logs = [path for log_folder in log_folders for path in find_old_logs(log_folder, before)]
         if logs:
-            yield Unneeded(run, None, tuple(logs), _compute_size(logs))
+            yield Removable(run, None, tuple(logs), _compute_size(logs))
     yield from _find_orphaned_logs(project, before)
 
 
-def _find_orphaned_logs(project: Project, before: float) -> Iterator[Unneeded]:
+def _find_orphaned_logs(project: Project, before: float) -> Iterator[Removable]:
     """Yield the logs of ticks for runs that are gone, last changed *before* a time."""
     slugs = {
         slug(name) for name in (*project.run_names(), *load_scheduler(project).workflows(project))
@@ -130,7 +130,7 @@ def _find_orphaned_logs(project: Project, before: float) -> Iterator[Unneeded]:
     paths = _tick_logs(project, slugs, is_other=True)
     old_paths = [path for path in paths if _measure_size(path).newest < before]
     if old_paths:
-        yield Unneeded(None, None, tuple(old_paths), _compute_size(old_paths))
+        yield Removable(None, None, tuple(old_paths), _compute_size(old_paths))
 
 
 def _tick_logs(
@@ -144,7 +144,7 @@ def _tick_logs(
             yield logs_dir / name
 
 
-def lost_records(before: float) -> Iterator[Unneeded]:
+def lost_records(before: float) -> Iterator[Removable]:
     """Yield this user's records about files that are gone, last changed *before* a time.
 
     Yields nothing if the records can't be read.
@@ -157,7 +157,7 @@ def lost_records(before: float) -> Iterator[Unneeded]:
                 path for path in paths if _measure_size(path).newest < before and _is_lost(path)
             ]
     if lost_paths:
-        yield Unneeded(None, None, tuple(lost_paths), _compute_size(lost_paths))
+        yield Removable(None, None, tuple(lost_paths), _compute_size(lost_paths))
 
 
 def _is_lost(record: Path) -> bool:
@@ -177,7 +177,7 @@ def _is_lost(record: Path) -> bool:
         return False
 
 
-def _is_unneeded(project: Project, run: Run) -> bool:
+def _is_removable(project: Project, run: Run) -> bool:
     """Return whether `clean` may remove *run*: a complete run in files that nothing waits for.
 
     Worktrees and results that are not posted yet still need the run.
@@ -219,7 +219,7 @@ def _measure_size(path: Path) -> Size:
 def _remove_run(run: Run, folder: Path, forget: Callable[[], None] | None) -> bool:
     """Remove the *folder* of *run*, unless the run has changed since it was checked."""
     store = run.store
-    assert isinstance(store, FileStore)  # noqa: S101 - `_is_unneeded` has checked it
+    assert isinstance(store, FileStore)  # noqa: S101 - `_is_removable` has checked it
     first_signature, head = signature(store.state_path), store.view().head
     if head is None or head.status != "complete":
         return False

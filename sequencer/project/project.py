@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from sequencer import extensions
 from sequencer.engine.dispatch import find_dispatcher
-from sequencer.engine.events import Emit, Noticed
+from sequencer.engine.events import Emit, NoticeGiven
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.logs import StepLogs, current_branch
 from sequencer.engine.performing import Performer
@@ -45,7 +45,7 @@ from sequencer.project.runs import (
 )
 from sequencer.project.schema import CURRENT, NONE
 from sequencer.project.settings import Settings, load
-from sequencer.project.sources import Given
+from sequencer.project.sources import FlagValue
 from sequencer.project.store_requests import CodeRequest
 from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.project.trust import Rule, find_rule
@@ -283,7 +283,7 @@ class Project(Struct, frozen=True, dict=True):
             workflow=workflow,
             agents=self.agents,
             prompts=self.prompts,
-            logs=self.logs(run, lambda text: emit(Noticed(text))),
+            logs=self.logs(run, lambda text: emit(NoticeGiven(text))),
             emit=emit,
             project=settings.project_dir,
             workspace=_workspace(self, run, store, tasks, emit),
@@ -464,7 +464,7 @@ def _workspace(
         return workspace
     if settings.worktree:
         hide = project.redaction.hide_text
-        notify = lambda text: emit(Noticed(hide(text)))  # noqa: E731
+        notify = lambda text: emit(NoticeGiven(hide(text)))  # noqa: E731
         workspace = WORKTREES.require().run_worktree(project, run, workspace, notify)
     if tasks is not None and (trees := WORKTREES.get()) is not None:
         fails = tasks.fails_on_write
@@ -514,7 +514,7 @@ def open_project(
     *,
     config: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    flags: Mapping[KeyPath, Given] | None = None,
+    flags: Mapping[KeyPath, FlagValue] | None = None,
     overrides: AgentOverrides | None = None,
     acts: bool = True,
     reads: bool = False,
@@ -555,7 +555,7 @@ def open_run(
     *,
     config: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    flags: Mapping[KeyPath, Given] | None = None,
+    flags: Mapping[KeyPath, FlagValue] | None = None,
     overrides: AgentOverrides | None = None,
     acts: bool = True,
     rehearses: bool = False,

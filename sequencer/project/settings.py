@@ -45,7 +45,7 @@ from sequencer.project.sources import (
     DEFAULT,
     RENAMED,
     SECRET_KEY,
-    Given,
+    FlagValue,
     Layers,
     Source,
     add_commit_notices,
@@ -242,7 +242,7 @@ def load(
     *,
     config: Path | None = None,
     env: Mapping[str, str],
-    flags: Mapping[KeyPath, Given] | None = None,
+    flags: Mapping[KeyPath, FlagValue] | None = None,
     reads: bool = False,
 ) -> Settings:
     """Return the settings of the project that contains *start*.
@@ -326,7 +326,7 @@ def stat_signature(path: Path | None) -> tuple[int, ...] | None:
 
 
 def _merge_layers(
-    config_path: Path | None, env: Mapping[str, str], flags: Mapping[KeyPath, Given]
+    config_path: Path | None, env: Mapping[str, str], flags: Mapping[KeyPath, FlagValue]
 ) -> tuple[Layers, dict[str, Any]]:
     """Return the merged layers of values for `load`, and the values of the file alone."""
     layers, is_old = Layers(), any(name.startswith(legacy.OWN_VARIABLES) for name in env)

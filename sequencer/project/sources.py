@@ -111,7 +111,7 @@ class Source(Struct, frozen=True):
 DEFAULT = Source("default")
 
 
-class Given(Struct, frozen=True):
+class FlagValue(Struct, frozen=True):
     """A value from a command-line flag, and the flag as typed."""
 
     flag: str

@@ -119,7 +119,7 @@ class StepFacts(Struct, frozen=True, omit_defaults=True):
         yield from (f"{name}: {value}" for name, value in self.others.items())
 
 
-class Loss(Struct, frozen=True):
+class WiderPermission(Struct, frozen=True):
     """One way in which a step may do more than before."""
 
     before: str | None
@@ -286,12 +286,12 @@ def _collect_other_fields(value: Frozen) -> dict[str, str]:
     }
 
 
-def losses(
+def find_widenings(
     now: StepFacts,
     trusted: StepFacts,
     bounds: Mapping[str, float],
     given: frozenset[str] | None = None,
-) -> Iterator[Loss]:
+) -> Iterator[WiderPermission]:
     """Yield each right of *now* that the *trusted* step does not have, except for gates.
 
     A cap in *bounds* may rise up to the value there. *given* are the grants in other steps of the
@@ -304,36 +304,44 @@ def losses(
             "" if is_same else f", to agent {to_json_line(' or '.join(sorted(_agents(now))))}"
         )
         yield from (
-            Loss(None, f"{grant}{recipient}") for grant in now.grants if grant not in trusted_grants
+            WiderPermission(None, f"{grant}{recipient}")
+            for grant in now.grants
+            if grant not in trusted_grants
         )
-        yield from (Loss(line, None) for line in trusted.refusals if line not in now.refusals)
+        yield from (
+            WiderPermission(line, None) for line in trusted.refusals if line not in now.refusals
+        )
         for name in sorted({*now.caps, *trusted.caps}):
             old_cap, new_cap = trusted.get_maximum(name), now.get_maximum(name)
             if new_cap > old_cap and new_cap > bounds.get(name, -math.inf):
-                yield Loss(f"{name}: {format_cap(old_cap)}", f"{name}: {format_cap(new_cap)}")
+                yield WiderPermission(
+                    f"{name}: {format_cap(old_cap)}", f"{name}: {format_cap(new_cap)}"
+                )
     for name in sorted({*now.others, *trusted.others}):
         old_value, new_value = trusted.others.get(name), now.others.get(name)
         if old_value != new_value:
-            yield Loss(old_value and f"{name}: {old_value}", new_value and f"{name}: {new_value}")
+            yield WiderPermission(
+                old_value and f"{name}: {old_value}", new_value and f"{name}: {new_value}"
+            )
 
 
 def _agents(facts: StepFacts) -> set[str]:
     return set((facts.agent or "").split("\n"))
 
 
-def lost_gates(now: StepFacts, trusted: StepFacts) -> Iterator[Loss]:
+def lost_gates(now: StepFacts, trusted: StepFacts) -> Iterator[WiderPermission]:
     """Yield each gate of *trusted* that *now* does not have, or that opens by itself sooner."""
     for name, wait_s in trusted.gates.items():
         gate = format_gate(name, wait_s)
         if name not in now.gates:
-            yield Loss(gate, None)
+            yield WiderPermission(gate, None)
         elif _effective_wait(now.gates[name]) < _effective_wait(wait_s):
-            yield Loss(gate, format_gate(name, now.gates[name]))
+            yield WiderPermission(gate, format_gate(name, now.gates[name]))
 
 
 def find_removed_gates(
     gone: Mapping[str, StepFacts], came: Mapping[str, StepFacts]
-) -> Iterator[tuple[str, Loss]]:
+) -> Iterator[tuple[str, WiderPermission]]:
     """Yield (step, gate) for each gate of the steps *gone* that no step of *came* replaces.
 
     So a renamed step keeps its gate, and a removed step loses it.
@@ -351,7 +359,10 @@ def find_removed_gates(
     for gate, wait_s, step in sorted(gates, key=lambda item: -item[1]):
         longest_wait = max(waits.get(gate, ()), default=-1.0)
         if longest_wait < wait_s:
-            yield step, Loss(format_gate(gate, None if math.isinf(wait_s) else wait_s), None)
+            yield (
+                step,
+                WiderPermission(format_gate(gate, None if math.isinf(wait_s) else wait_s), None),
+            )
         else:
             waits[gate].remove(longest_wait)
 

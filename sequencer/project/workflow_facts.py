@@ -38,14 +38,14 @@ from sequencer.project.step_facts import (
     PERSON,
     WHOLE,
     Complete,
-    Loss,
     StepFacts,
+    WiderPermission,
     escape_non_ascii,
     facts_of_step,
     facts_of_steps,
     facts_of_workflow,
     find_removed_gates,
-    losses,
+    find_widenings,
     lost_gates,
     to_json_line,
 )
@@ -112,7 +112,7 @@ class Recorded(Struct, frozen=True):
 class _Change(Struct, frozen=True):
     key: str
     step: str
-    loss: Loss
+    widening: WiderPermission
 
 
 def compute_bounds(caps: Mapping[str, float]) -> dict[str, float]:
@@ -170,7 +170,7 @@ class Workflows:
     def lines(self) -> Iterator[str]:
         """Yield what the workflows may do, for people."""
         facts_as_changes = [
-            _Change(key, step, Loss(None, line))
+            _Change(key, step, WiderPermission(None, line))
             for key, steps in self.recorded.steps.items()
             for step, facts in steps.items()
             for line in facts.lines
@@ -449,7 +449,8 @@ class _Comparison:
         for name, facts in steps.items():
             trusted_facts = None if trusted_steps is None else trusted_steps.get(name)
             yield from (
-                _Change(key, name, loss) for loss in self._compare_step(name, facts, trusted_facts)
+                _Change(key, name, widening)
+                for widening in self._compare_step(name, facts, trusted_facts)
             )
         if trusted_steps is not None:
             new_steps = {name: facts for name, facts in steps.items() if name not in trusted_steps}
@@ -457,8 +458,8 @@ class _Comparison:
                 name: facts for name, facts in trusted_steps.items() if name not in steps
             }
             yield from (
-                _Change(key, name, loss)
-                for name, loss in find_removed_gates(removed_steps, new_steps)
+                _Change(key, name, widening)
+                for name, widening in find_removed_gates(removed_steps, new_steps)
             )
 
     def _find_own_steps(self, key: str) -> dict[str, StepFacts] | None:
@@ -467,9 +468,9 @@ class _Comparison:
 
     def _compare_step(
         self, name: str, step_facts: StepFacts, trusted_facts: StepFacts | None
-    ) -> Iterator[Loss]:
+    ) -> Iterator[WiderPermission]:
         if trusted_facts is not None:
-            yield from losses(
+            yield from find_widenings(
                 step_facts,
                 trusted_facts,
                 self._bounds,
@@ -478,11 +479,11 @@ class _Comparison:
             yield from lost_gates(step_facts, trusted_facts)
         elif name == WHOLE:
             # A new workflow has no older cap that this one could exceed.
-            yield from losses(step_facts, StepFacts(caps=step_facts.caps), self._bounds)
+            yield from find_widenings(step_facts, StepFacts(caps=step_facts.caps), self._bounds)
         else:
             yield from self._compare_new_step(step_facts)
 
-    def _compare_new_step(self, step_facts: StepFacts) -> list[Loss]:
+    def _compare_new_step(self, step_facts: StepFacts) -> list[WiderPermission]:
         """Return what a step with a new name may do beyond the nearest trusted step."""
         same_agent = [facts for facts in self._known if facts.agent == step_facts.agent]
         # An agent without a trusted step gets none of the grants of other agents.
@@ -490,10 +491,14 @@ class _Comparison:
             msgspec.structs.replace(facts, grants=()) for facts in self._known
         ]
         differences = [
-            list(losses(step_facts, facts, self._bounds)) for facts in candidates or [StepFacts()]
+            list(find_widenings(step_facts, facts, self._bounds))
+            for facts in candidates or [StepFacts()]
         ]
         smallest_difference = min(differences, key=len)
-        return [Loss(None, loss.after or f"no {loss.before}") for loss in smallest_difference]
+        return [
+            WiderPermission(None, widening.after or f"no {widening.before}")
+            for widening in smallest_difference
+        ]
 
     @cached_property
     def _known(self) -> list[StepFacts]:
@@ -544,16 +549,17 @@ def _format_changes(changes: Iterable[_Change]) -> Iterator[tuple[str | None, st
     A change of the step defaults is not repeated for each workflow.
     """
     change_list = list(changes)
-    default_losses = {change.loss for change in change_list if change.key == _DEFAULTS}
-    steps: dict[tuple[str, Loss], list[str]] = {}
+    default_widenings = {change.widening for change in change_list if change.key == _DEFAULTS}
+    steps: dict[tuple[str, WiderPermission], list[str]] = {}
     for change in change_list:
-        if change.key == _DEFAULTS or change.loss not in default_losses:
-            steps.setdefault((change.key, change.loss), []).append(change.step)
-    for (key, loss), names in steps.items():
+        if change.key == _DEFAULTS or change.widening not in default_widenings:
+            steps.setdefault((change.key, change.widening), []).append(change.step)
+    for (key, widening), names in steps.items():
         step_names = [name.replace("\n", ".") for name in names[:_SHOWN_STEPS] if name != WHOLE]
         count_texts = [f"{len(names) - _SHOWN_STEPS} more"] if len(names) > _SHOWN_STEPS else []
         prefix = ", ".join([key, *map(escape_non_ascii, step_names), *count_texts])
         old_line, new_line = (
-            line and f"{prefix}, {escape_non_ascii(line)}" for line in (loss.before, loss.after)
+            line and f"{prefix}, {escape_non_ascii(line)}"
+            for line in (widening.before, widening.after)
         )
         yield old_line, new_line

@@ -50,7 +50,7 @@ from sequencer.store.journal import (
 from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
 from sequencer.store.ownership import explain_refusal
-from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
+from sequencer.store.protocol import Agreement, Change, Draft, Liveness, Peer, View
 from sequencer.store.queue import WaitQueue, queue_file_name
 from sequencer.store.reading import (
     READ_ATTEMPTS,
@@ -404,9 +404,9 @@ class FileStore:
             closing_bytes = CLOSING if recovery.is_torn else b""
             draft = Draft(recovery.head, head, transition, content, line, closing_bytes)
             is_agreed = self._peer.propose(draft)
-            if is_agreed is Agreed.LOST:
+            if is_agreed is Agreement.LOST:
                 return None
-            if is_agreed is Agreed.OVERTAKEN or not self._append_agreed(line, offset, recovery):
+            if is_agreed is Agreement.OVERTAKEN or not self._append_agreed(line, offset, recovery):
                 return head
             self._peer.confirm_append()
         elif not self._append(line, offset, is_torn=recovery.is_torn):

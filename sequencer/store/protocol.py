@@ -154,7 +154,7 @@ class Store(Protocol):
         """Return the queue of the processes that work at *positions* (empty: at all of them)."""
 
 
-class Agreed(StrEnum):
+class Agreement(StrEnum):
     """The peer's answer to a transition."""
 
     ACCEPTED = "accepted"
@@ -185,7 +185,7 @@ class Peer(Protocol):
     def catch_up(self) -> None:
         """Bring the folder up to date with newer state that this process knows."""
 
-    def propose(self, draft: Draft) -> Agreed:
+    def propose(self, draft: Draft) -> Agreement:
         """Get *draft* accepted, or find out that it can't be.
 
         Raises:

@@ -12,7 +12,7 @@ import pytest
 
 from sequencer import __version__
 from tests import forked
-from tests.acceptance.test_mcp import CHANGES, LOOKS
+from tests.acceptance.test_mcp import CHANGES, STATE_DISPLAYS
 from tests.acceptance.test_real_claude import claude_program
 
 PLUGIN = Path(__file__).parents[2] / "packaging" / "claude-code"
@@ -28,9 +28,9 @@ def test_the_plugin_has_this_version_and_names_only_tools_of_the_server() -> Non
         allowed |= set(re.findall(rf"{TOOL}(\w+)", text))
         named = set(re.findall(r"tool `(\w+)`", text))
         assert named
-        assert named <= LOOKS | CHANGES
+        assert named <= STATE_DISPLAYS | CHANGES
     # Only what changes nothing is allowed without a question to the person.
-    assert allowed <= LOOKS
+    assert allowed <= STATE_DISPLAYS
     # Only a person can use the command that decides.
     answer = (PLUGIN / "skills/answer/SKILL.md").read_text()
     assert "disable-model-invocation: true" in answer.split("---")[1]
@@ -67,6 +67,6 @@ def test_the_real_program_validates_the_plugin_and_connects_to_it(tmp_path: Path
     began = json.loads(first)
     assert [server["status"] for server in began["mcp_servers"]] == ["connected"]
     assert {name for name in began["tools"] if name.startswith(TOOL)} == {
-        TOOL + name for name in LOOKS | CHANGES
+        TOOL + name for name in STATE_DISPLAYS | CHANGES
     }
     assert {f"sequencer:{name}" for name in COMMANDS} <= set(began["slash_commands"])

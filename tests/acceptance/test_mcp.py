@@ -28,7 +28,7 @@ from tests.acceptance.cli_process import environment
 from tests.forked import put_on_path
 from tests.scratch_folders import scratch_folder
 
-LOOKS = {"list_runs", "show_run", "inbox", "read_log", "plan"}
+STATE_DISPLAYS = {"list_runs", "show_run", "inbox", "read_log", "plan"}
 CHANGES = {"answer", "start_run"}
 SECRET = "sk-ant-api03-" + "a1B2" * 20
 CRASH = re.compile(r"error: Error executing tool \w+")
@@ -113,7 +113,7 @@ def calls(
                 tool.name: tool.annotations is not None and tool.annotations.read_only_hint
                 for tool in (await client.list_tools()).tools
             }
-            assert hints == dict.fromkeys(LOOKS, True) | dict.fromkeys(CHANGES, False)
+            assert hints == dict.fromkeys(STATE_DISPLAYS, True) | dict.fromkeys(CHANGES, False)
             return [said(await client.call_tool(tool, given)) for tool, given in asked]
 
     with programs:
@@ -243,7 +243,7 @@ def test_an_untrusted_project_reveals_and_runs_nothing(project: Path, tmp_path: 
     asked: list[Call] = [
         ("answer", {"decision": "approve", "run": "release", "token": token(project)}),
         ("start_run", {"request": "Ship it"}),
-        *((tool, {}) for tool in sorted(LOOKS)),
+        *((tool, {}) for tool in sorted(STATE_DISPLAYS)),
     ]
     for said_of in calls(project, asked, stranger):
         assert said_of.startswith("error: ")
@@ -362,7 +362,7 @@ def test_every_tool_describes_its_arguments(sample: Path) -> None:
             return (await client.list_tools()).tools
 
     found = {tool.name: tool.input_schema for tool in asyncio.run(tools())}
-    assert found.keys() == LOOKS | CHANGES
+    assert found.keys() == STATE_DISPLAYS | CHANGES
     for name, schema in found.items():
         assert schema["additionalProperties"] is False, name
         for argument, about in schema["properties"].items():

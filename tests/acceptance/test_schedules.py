@@ -23,7 +23,7 @@ from sequencer.errors import TransitionRefused
 from sequencer.plugins.schedules import check as timer_check
 from sequencer.plugins.schedules import schedules
 from sequencer.plugins.schedules.dates import Schedule
-from sequencer.project.cleaning import find_unneeded
+from sequencer.project.cleaning import find_removable
 from sequencer.store.user_state import user_state_path
 from tests.unit.cli.calling import Called, call, idle_record, project
 
@@ -266,11 +266,11 @@ def test_clean_leaves_a_run_that_has_a_schedule(folder: Path, later: Later) -> N
     tick(folder)
     tick(folder)
     assert not [
-        one for one in find_unneeded(open_project(folder), time.time() + DAY_S) if one.folder
+        one for one in find_removable(open_project(folder), time.time() + DAY_S) if one.folder
     ]
     text = CONFIGURATION.replace("  night:", "  other:")
     (folder / "orchestration.yaml").write_text(text)
-    assert [one for one in find_unneeded(open_project(folder), time.time() + DAY_S) if one.folder]
+    assert [one for one in find_removable(open_project(folder), time.time() + DAY_S) if one.folder]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ Say it
 """
 TEAM = "team-of-those-who-look-after-the-repository"
 REQUEST = "Debug the login timeout that happens behind the corporate proxy with Kerberos"
-LOOKS = [
+STATE_DISPLAYS = [
     *(
         "plan",
         "status",
@@ -136,7 +136,7 @@ def on_terminal(folder: Path, screen: Terminal, *arguments: str) -> str:
     return "\n".join(screen.screen())
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", STATE_DISPLAYS)
 def test_views_fit_a_terminal(project: Path, look: str) -> None:
     with terminal(COLUMNS, 24) as screen:
         text = on_terminal(project, screen, *look.split())

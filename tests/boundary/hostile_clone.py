@@ -22,7 +22,7 @@ from tests.boundary.world import World, differences
 from tests.long.report import Report, Size
 
 __all__ = ["traps_of_code", "traps_of_files", "traps_of_git"]
-LOOKS: tuple[tuple[str, ...], ...] = (
+STATE_DISPLAYS: tuple[tuple[str, ...], ...] = (
     ("status",), ("check",), ("plan",), ("history",), ("log",), ("report",),
     ("report", "--metrics"),
     ("report", "--metrics", "--all-runs"), ("sync",), ("status", "--all"),
@@ -71,11 +71,11 @@ def looks_of(clones: Clones, trap: Trap, looks: Iterable[tuple[str, ...]]) -> li
 def portion(size: Size, number: int) -> tuple[tuple[str, ...], ...]:
     """Return the commands for the trap *number*: a few in turn on every push, else all."""
     if size is Size.LONG:
-        return (*LOOKS, *ACTS, *CHANGES, ())
-    rest = (*LOOKS[2:], *CHANGES)
+        return (*STATE_DISPLAYS, *ACTS, *CHANGES, ())
+    rest = (*STATE_DISPLAYS[2:], *CHANGES)
     acts = (ACTS[number // 4 % 3],) if number % 4 == 1 else ()
     offered = ((),) if number % 4 == 0 else ()
-    look = LOOKS[1] if number % 2 else rest[number % len(rest)]
+    look = STATE_DISPLAYS[1] if number % 2 else rest[number % len(rest)]
     return (look, *acts, *offered)
 
 
@@ -95,7 +95,7 @@ def untrusted(folder: Path, names: Iterable[str], size: Size) -> tuple[int, list
             for name, commands in todo
             for command in commands
             if (size is Size.LONG or name in OF_AN_INTERPRETER) or not starts
-            if not starts or command.argv in LOOKS
+            if not starts or command.argv in STATE_DISPLAYS
         ]
         if batch:
             seen = look(world, batch, starts=starts)

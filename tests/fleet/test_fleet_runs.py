@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sequencer import Head, Transition
-from sequencer.engine.events import MadeElsewhere, RunEvent
+from sequencer.engine.events import AttemptElsewhere, RunEvent
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.connection import FleetOptions
 from sequencer.plugins.temporal.kind import import_worker_module
@@ -371,7 +371,7 @@ def test_steps_of_other_processes_are_reported_also_by_the_next_execution(
         told_of.clear()
         assert here.cli("run", "--max-steps", str(count)).returncode == 0
         store.connection.call(watch.report_news())
-        made = [one for one in told_of if isinstance(one, MadeElsewhere)]
+        made = [one for one in told_of if isinstance(one, AttemptElsewhere)]
         expected = [(index, is_end) for index in range(after, after + count) for is_end in (0, 1)]
         assert [(one.step_index, one.outcome is not None) for one in made] == expected
         assert {one.by.partition("@")[2] for one in made} == {socket.gethostname()}

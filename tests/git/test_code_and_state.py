@@ -38,7 +38,7 @@ def worked(shared: Shared, name: str) -> tuple[GitStore, Callable[[Head | None],
     git(clone, "add", ".")
     git(clone, "commit", "-q", "-m", name)
     commit = git(clone, "rev-parse", "HEAD")
-    store.branch.cargo = RefMove(MAIN, before, commit)
+    store.branch.code_move = RefMove(MAIN, before, commit)
     return store, cases.on_run(partial(ending_with, token=token, commit=commit)), commit
 
 
@@ -60,7 +60,7 @@ def test_neither_moves_when_one_is_declined(ref: str, shared: Shared) -> None:
     assert (shared.tip("main"), shared.tip()) == (before, state)
     assert git(shared.clone("ours"), "rev-parse", "HEAD") == commit
     hook.unlink()
-    store.branch.cargo = RefMove(MAIN, before, commit)
+    store.branch.code_move = RefMove(MAIN, before, commit)
     store.update(change)
     assert shared.tip("main") == commit
     assert accepted_in(store) == [(0, 1)]
@@ -76,7 +76,7 @@ def test_a_lost_answer_is_resolved_for_both(deed: Deed, shared: Shared) -> None:
     assert store.update(change).step_index == 1
     server.release()
     assert shared.tip("main") == commit
-    assert store.branch.cargo is None
+    assert store.branch.code_move is None
     assert accepted_in(store) == [(0, 1)]
 
 

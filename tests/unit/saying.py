@@ -14,7 +14,7 @@ from sequencer.engine.events import (
     AttemptUsed,
     AttemptWrote,
     Emit,
-    Noticed,
+    NoticeGiven,
     Waiting,
 )
 from sequencer.executors.protocol import Piece
@@ -102,7 +102,7 @@ class Saying:
         self.emit(AttemptAccepted(attempt, outcome))
 
     def notice(self, text: str) -> None:
-        self.emit(Noticed(text))
+        self.emit(NoticeGiven(text))
 
     def waiting(self, reason: str, until: str | None = None) -> None:
         self.emit(Waiting(reason, until))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.plugins.schedules import timer_needs
-from sequencer.plugins.schedules.timer_needs import find_cron_lacks
+from sequencer.plugins.schedules.timer_needs import find_missing_for_cron
 from sequencer.plugins.schedules.timers import last_tick
 from sequencer.project.project import open_project
 from tests.isolation import FAKE_PROGRAMS
@@ -75,8 +75,8 @@ def test_a_second_install_replaces(folder: Path) -> None:
 
 def test_an_untrusted_project_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call(folder, "trust", "--remove").code == 0
-    lack = "notice: the project is not trusted\n  each tick refuses with exit code 2 until"
-    assert lack in install(folder).err
+    missing = "notice: the project is not trusted\n  each tick refuses with exit code 2 until"
+    assert missing in install(folder).err
     monkeypatch.setenv("SEQUENCER_TRUST", "all")
     assert "is not trusted (SEQUENCER_TRUST is set only in this shell)" in install(folder).err
 
@@ -118,11 +118,11 @@ def test_cron_without_mail_or_a_daemon_is_reported(
 
 
 @pytest.mark.parametrize(
-    ("line", "is_lack"), [("MAILTO=", True), ('MAILTO=""', True), ("MAILTO=me", False)]
+    ("line", "is_reported"), [("MAILTO=", True), ('MAILTO=""', True), ("MAILTO=me", False)]
 )
-def test_an_empty_mailto_is_reported(folder: Path, line: str, is_lack: bool) -> None:
+def test_an_empty_mailto_is_reported(folder: Path, line: str, is_reported: bool) -> None:
     del folder
-    assert bool([*find_cron_lacks([line], "log")]) == is_lack
+    assert bool([*find_missing_for_cron([line], "log")]) == is_reported
 
 
 def test_a_running_process_is_found_but_an_unknown_daemon_is_not() -> None:

@@ -152,7 +152,7 @@ def test_check_names_the_schedule_that_no_timer_starts(
         "launchd": tmp_path / "Library/LaunchAgents/t.plist",
     }[kind]
     place.parent.mkdir(parents=True, exist_ok=True)
-    for run, lacks in (("other", True), ("good night", False)):
+    for run, missing_requirements in (("other", True), ("good night", False)):
         (folder / "sync/runs" / run).mkdir(parents=True, exist_ok=True)
         text = call(folder, "--run", run, "schedule", "print", "--with", kind).out
         if kind == "cron":
@@ -160,7 +160,7 @@ def test_check_names_the_schedule_that_no_timer_starts(
         else:
             whole = text.partition("# Put this into ")[2].partition("\n")[2]
             place.write_text(whole.partition("\n\n# ")[0] + "\n")
-        assert bool(findings(folder)) is lacks, run
+        assert bool(findings(folder)) is missing_requirements, run
 
 
 def test_a_timer_of_another_kind_is_recognized_by_its_ticks(tmp_path: Path) -> None:

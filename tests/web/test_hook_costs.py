@@ -15,7 +15,7 @@ from sequencer.errors import StorageFailed
 from sequencer.model.request import Definition
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhooks import acting
-from sequencer.plugins.web.webhooks.acting import Clerk
+from sequencer.plugins.web.webhooks.acting import DeliveryHandler
 from tests.acceptance.charging import Answers, calls_of, charged, charged_project, counted
 from tests.web.deliveries import RUN, labeled, taking, until
 
@@ -48,7 +48,7 @@ def test_a_retried_delivery_is_classified_once(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(acting, "PAUSE_S", 0.0)
-    monkeypatch.setattr(Clerk, "_request_work", lambda *_: None)
+    monkeypatch.setattr(DeliveryHandler, "_request_work", lambda *_: None)
     failures = [StorageFailed("no room")] * tries
     start = RunCommands.start
 
@@ -61,9 +61,9 @@ def test_a_retried_delivery_is_classified_once(
     folder = charged_project(tmp_path / "p", ASKED_TWICE, **HOOKS)
     project, said = open_project(folder, trust=True), list[str]()
     shown: Any = SimpleNamespace(project=project, open_for_change=lambda: project)
-    clerk = Clerk(cast("ShownProject", shown), said.append)
-    assert clerk.deliveries.add_delivery("github", "issues", b"1", json.dumps(labeled()).encode())
-    assert clerk._handle_next()
+    handler = DeliveryHandler(cast("ShownProject", shown), said.append)
+    assert handler.deliveries.add_delivery("github", "issues", b"1", json.dumps(labeled()).encode())
+    assert handler._handle_next()
     assert len(calls_of(folder)) == 2
     (told,) = said
     if tries < acting.TRIES:

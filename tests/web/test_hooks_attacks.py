@@ -331,14 +331,14 @@ def test_an_invalid_timestamp_is_refused(taker: Taker) -> None:
 @pytest.fixture
 def alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> receiver.WebhookReceiver:
     """Return a door at which nobody acts on what is taken."""
-    monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
+    monkeypatch.setattr(acting.DeliveryHandler, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
     return receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
 
 
 def project_key(made: receiver.WebhookReceiver) -> str:
-    (clerk,) = made._clerks
-    return clerk.shown.project.trust.key
+    (handler,) = made._handlers
+    return handler.shown.project.trust.key
 
 
 # --- floods that nobody has signed, at a server ------------------------------------------
@@ -438,7 +438,7 @@ def send_from(server: Taker, source: str, document: dict[str, Any] | None = None
 def test_health_shows_accepted_and_refused_deliveries(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
+    monkeypatch.setattr(acting.DeliveryHandler, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
     monkeypatch.delenv("LINEAR_WEBHOOK_SECRET", raising=False)
     site = Site([folder])
@@ -464,7 +464,7 @@ def test_health_shows_accepted_and_refused_deliveries(
 
 def test_a_full_box_refuses_deliveries(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "MAX_WAITING", 2)
-    monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
+    monkeypatch.setattr(acting.DeliveryHandler, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
     made = receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
     assert [ask(made, signed("github", labeled(number=n))) for n in range(1, 5)] == [

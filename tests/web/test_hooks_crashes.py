@@ -147,7 +147,7 @@ from sequencer.plugins.web.webhooks import acting, deliveries
 
 PLACES = {
     "take": (deliveries.DeliveryStore, "add_delivery", False),
-    "note": (acting.Clerk, "_handle_delivery", True),
+    "note": (acting.DeliveryHandler, "_handle_delivery", True),
     "want": (deliveries.DeliveryStore, "add_wanted_run", False),
     "start": (RunCommands, "start", True),
     "begun": (RunCommands, "start", False),

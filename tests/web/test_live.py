@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer import commands, open_project
-from sequencer.plugins.web.live import Channels, MadePage, Wakes, follow_log
+from sequencer.plugins.web.live import Channels, FolderWatcher, RenderedPage, follow_log
 from sequencer.plugins.web.server import Answers
 from tests.web.conftest import Client
 
@@ -23,7 +23,7 @@ class Counted:
         self.renderer = Answers(client.site, client.keys.form)
         self.count = 0
 
-    def __call__(self, address: str) -> MadePage:
+    def __call__(self, address: str) -> RenderedPage:
         found = self.renderer.render_parts(address)
         self.count += 1
         return found
@@ -87,11 +87,11 @@ def test_hundreds_of_folders_use_one_inotify_instance(tmp_path: Path) -> None:
 
     async def work() -> None:
         heard = asyncio.Event()
-        wakes = Wakes(heard.set)
+        watcher = FolderWatcher(heard.set)
         before = instances()
-        assert wakes.watch([*folders, tmp_path / "none"])
+        assert watcher.watch([*folders, tmp_path / "none"])
         assert instances() - before == 1
-        assert not wakes.watch([*folders, tmp_path / "none"]), "nothing is new"
+        assert not watcher.watch([*folders, tmp_path / "none"]), "nothing is new"
         for folder in (folders[0], folders[-1]):
             heard.clear()
             (folder / "state.json").write_text("{}")
@@ -99,8 +99,8 @@ def test_hundreds_of_folders_use_one_inotify_instance(tmp_path: Path) -> None:
         # Another folder at the same place is another folder.
         (folders[7]).rename(tmp_path / "old")
         folders[7].mkdir()
-        assert wakes.watch(folders)
-        wakes.close()
+        assert watcher.watch(folders)
+        watcher.close()
         assert instances() == before
 
     run(work)
@@ -109,7 +109,7 @@ def test_hundreds_of_folders_use_one_inotify_instance(tmp_path: Path) -> None:
 def test_a_failing_page_ends_its_stream_and_is_rendered_again(client: Client) -> None:
     made, faults = Counted(client), [ZeroDivisionError("a fault of ours")]
 
-    def render(address: str) -> MadePage:
+    def render(address: str) -> RenderedPage:
         if faults:
             raise faults.pop()
         return made(address)
@@ -128,7 +128,7 @@ def test_a_failing_page_ends_its_stream_and_is_rendered_again(client: Client) ->
 def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_path: Path) -> None:
     made, control = Counted(client), open_project(tmp_path / "docs", trust=True).run(None).commands
 
-    def render(address: str) -> MadePage:
+    def render(address: str) -> RenderedPage:
         found = made(address)
         if made.count == 1:
             control.do(commands.Resume())

@@ -11,23 +11,23 @@ from sequencer import Usage, open_project
 from sequencer.errors import TransitionRefused
 from sequencer.plugins.drawing.pictures import render_png
 from sequencer.plugins.web import report
-from sequencer.plugins.web.costs import Judge
-from sequencer.plugins.web.records import RunStory, Spent
+from sequencer.plugins.web.costs import JudgeVerdicts
+from sequencer.plugins.web.records import AttemptUsage, RunStory
 from sequencer.plugins.web.site import RunRow, ShownProject
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</text><script>alert(1)</script> & "x"'
 
 
-def usages() -> list[Spent]:
+def usages() -> list[AttemptUsage]:
     names = ("build", HOSTILE)
     return [
-        Spent(1e9 + 60 * n, Usage(cost_usd=0.5, input_tokens=100, seconds=9), "hand", name)
+        AttemptUsage(1e9 + 60 * n, Usage(cost_usd=0.5, input_tokens=100, seconds=9), "hand", name)
         for n, name in enumerate(names * 3)
     ]
 
 
-def story_of(monkeypatch: pytest.MonkeyPatch, spent: list[Spent]) -> None:
+def story_of(monkeypatch: pytest.MonkeyPatch, spent: list[AttemptUsage]) -> None:
     """Let every run have used what was *spent*."""
 
     def story(_self: ShownProject, _row: RunRow) -> RunStory:
@@ -36,8 +36,8 @@ def story_of(monkeypatch: pytest.MonkeyPatch, spent: list[Spent]) -> None:
     monkeypatch.setattr(ShownProject, "story", story)
 
 
-def reviews(row: RunRow, _facts: object) -> list[Judge]:
-    return [Judge(row, "check", [False, True, True], f"It fails. {HOSTILE}\x1b[2J")]
+def reviews(row: RunRow, _facts: object) -> list[JudgeVerdicts]:
+    return [JudgeVerdicts(row, "check", [False, True, True], f"It fails. {HOSTILE}\x1b[2J")]
 
 
 def test_the_picture_has_plots_and_findings(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from sequencer.cli.context import relativize_paths
 from sequencer.cli.views.facts import NewFacts, read_view_and_facts
-from sequencer.cli.views.nodes import Frame, Heard, node_lines, node_summary
+from sequencer.cli.views.nodes import Frame, NodeProgress, node_lines, node_summary
 from sequencer.cli.views.progress import Feed, Painter
 from sequencer.cli.views.states import WORKING, sanitize_text
 from sequencer.cli.views.text import strip_controls
@@ -29,7 +29,7 @@ from sequencer.engine.events import (
     AttemptUsed,
     AttemptWrote,
     HeadMoved,
-    Noticed,
+    NoticeGiven,
     RunEvent,
     Waiting,
 )
@@ -85,7 +85,7 @@ class Board:
         match event:
             case HeadMoved():
                 self._is_new.set()
-            case Noticed(text):
+            case NoticeGiven(text):
                 self._screen.show_notice(text)
             case Waiting(reason, deadline):
                 # Shown before the wait starts, but after the fact that causes the wait.
@@ -135,9 +135,11 @@ class _Node(Struct):
     is_over: bool = False
 
     @property
-    def heard(self) -> Heard:
+    def heard(self) -> NodeProgress:
         usage = self.usage
-        return Heard(self.feed.last, usage.cost_usd, usage.input_tokens + usage.output_tokens)
+        return NodeProgress(
+            self.feed.last, usage.cost_usd, usage.input_tokens + usage.output_tokens
+        )
 
 
 class Table(Painter):

@@ -22,11 +22,11 @@ from sequencer.cli.views.states import (
     ACTIVE,
     INTEREST,
     LAST_LINE_COLUMNS,
-    LOOKS,
+    STATE_DISPLAYS,
     WORKING,
     count_done,
     format_state,
-    get_node_look,
+    get_node_display,
     get_node_mark,
     node_duration_s,
     sanitize_text,
@@ -102,7 +102,7 @@ _COUNTED = {
 }
 
 
-class Heard(Struct, frozen=True):
+class NodeProgress(Struct, frozen=True):
     """The last output and the usage so far of a node that runs in this process."""
 
     last: str = ""
@@ -139,7 +139,7 @@ def format_state_counts(view: FlowView, nodes: Sequence[NodeView]) -> str:
     """Return how many of *nodes*, which are nodes of *view*, are in which state."""
     if view.graph.has_tasks:
         return format_task_counts(nodes)
-    counts = Counter(get_node_look(node).word for node in nodes)
+    counts = Counter(get_node_display(node).word for node in nodes)
     return ", ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
@@ -157,13 +157,13 @@ def task_cells(
     view: NodeView,
     blocks: Sequence[str],
     now: datetime,
-    live: Heard | None = None,
+    live: NodeProgress | None = None,
     mark: str = "",
 ) -> tuple[str, ...]:
     """Return the cells of one task's line; *live* is used only while the task runs."""
     task, node = view.node.task, view.node
     is_running = view.state is NodeState.RUNNING
-    output = live if live is not None and is_running else Heard()
+    output = live if live is not None and is_running else NodeProgress()
     name, *_, cost, last_line = _node_cells(view, now, output, mark)
     if is_running and not output.last and task is not None and task.active_form:
         # Until the new attempt has output, the last line is from an earlier attempt.
@@ -183,10 +183,14 @@ def task_cells(
 
 
 def _node_cells(
-    view: NodeView, now: datetime, live_output: Heard | None, mark: str
+    view: NodeView, now: datetime, live_output: NodeProgress | None, mark: str
 ) -> tuple[str, ...]:
     """Return the cells of one node's line; *live_output* is used only while the node runs."""
-    output = live_output if live_output is not None and view.state is NodeState.RUNNING else Heard()
+    output = (
+        live_output
+        if live_output is not None and view.state is NodeState.RUNNING
+        else NodeProgress()
+    )
     duration_s = node_duration_s(view, now)
     return (
         f"{mark} {sanitize_text(view.node.id)}".lstrip(),
@@ -207,7 +211,7 @@ def _format_state(view: NodeView, now: datetime) -> str:
     if view.state is NodeState.RETRYING and due_date is not None:
         return f"retry in {format_clock(max(0.0, (due_date - now).total_seconds()))}"
     is_again = view.attempt > 1 and view.state in (NodeState.RUNNING, NodeState.FAILED)
-    word = get_node_look(view).word
+    word = get_node_display(view).word
     return f"{word} ({view.attempt})" if is_again else word
 
 
@@ -321,14 +325,14 @@ def node_table(
     view: FlowView,
     now: datetime,
     max_width: int | None = None,
-    heard: Mapping[str, Heard] | None = None,
+    progress: Mapping[str, NodeProgress] | None = None,
 ) -> str:
     """Return a table with a line for every node, and below it a line about the whole run.
 
-    Columns that don't fit into *max_width* are left out; None: none is. *heard* has the last
+    Columns that don't fit into *max_width* are left out; None: none is. *progress* has the last
     output of the running nodes.
     """
-    table = node_lines(view, view.nodes, now, max_width, heard or {})
+    table = node_lines(view, view.nodes, now, max_width, progress or {})
     return "\n".join([*table, "", node_summary(view, now, max_width)])
 
 
@@ -337,7 +341,7 @@ def node_lines(
     nodes: Sequence[NodeView],
     now: datetime,
     max_width: int | None,
-    heard: Mapping[str, Heard],
+    progress: Mapping[str, NodeProgress],
     *,
     mark: Callable[[NodeView], str] = lambda _: "",
     dots: str = "…",
@@ -345,9 +349,9 @@ def node_lines(
     """Return the head of the table and a line for each of *nodes*, which are nodes of *view*."""
     blockers = find_blockers(view)
     rows = [
-        task_cells(node, blockers[node.node.id], now, heard.get(node.node.id), mark(node))
+        task_cells(node, blockers[node.node.id], now, progress.get(node.node.id), mark(node))
         if view.graph.has_tasks
-        else _node_cells(node, now, heard.get(node.node.id), mark(node))
+        else _node_cells(node, now, progress.get(node.node.id), mark(node))
         for node in nodes
     ]
     return table_lines(rows, max_width, are_tasks=view.graph.has_tasks, dots=dots)
@@ -378,9 +382,11 @@ def node_summary(view: FlowView, now: datetime | None = None, max_width: int | N
     return " · ".join(parts)
 
 
-def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict[str, Any]:
+def nodes_json(
+    view: FlowView, progress: Mapping[str, NodeProgress] | None = None
+) -> dict[str, Any]:
     """Return the run as JSON for programs; its texts are not made safe for a terminal."""
-    blockers, outputs = find_blockers(view), heard or {}
+    blockers, outputs = find_blockers(view), progress or {}
     return {
         "title": view.title,
         "status": view.status,
@@ -402,7 +408,9 @@ def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict
     }
 
 
-def _node_json(view: NodeView, live_output: Heard | None, blockers: list[str]) -> dict[str, Any]:
+def _node_json(
+    view: NodeView, live_output: NodeProgress | None, blockers: list[str]
+) -> dict[str, Any]:
     output = live_output.last if live_output is not None and view.state is NodeState.RUNNING else ""
     node = view.node
     names = ("attempt", "runs", "unpriced", "tokens", "since", "due")
@@ -444,7 +452,7 @@ class Frame:
         self._widths: tuple[int, ...] = ()
         """The width of each line when it was drawn."""
         self._is_ascii = not can_write(
-            stream, SPINNER + "".join(LOOKS[state].mark for state in NodeState) + "…·"
+            stream, SPINNER + "".join(STATE_DISPLAYS[state].mark for state in NodeState) + "…·"
         )
 
     def measure(self) -> tuple[int, int]:
@@ -470,7 +478,7 @@ class Frame:
     def render(
         self,
         view: FlowView | None,
-        heard: Mapping[str, Heard],
+        progress: Mapping[str, NodeProgress],
         now: datetime,
         *,
         above: Sequence[Styled] = (),
@@ -488,7 +496,7 @@ class Frame:
         lines = [*above[: max(0, rows // 2 if view is not None else rows)]]
         if view is not None:
             lines += [("", "")] if lines and rows - len(lines) > MIN_ROWS else []
-            lines += self._render_run(view, heard, now, columns, rows - len(lines))
+            lines += self._render_run(view, progress, now, columns, rows - len(lines))
         lines = [
             (cut(self._replace_symbols(text), columns, dots=self._dots), s) for text, s in lines
         ]
@@ -509,7 +517,7 @@ class Frame:
     def _render_run(
         self,
         view: FlowView,
-        outputs: Mapping[str, Heard],
+        outputs: Mapping[str, NodeProgress],
         now: datetime,
         columns: int,
         rows: int,
@@ -521,7 +529,7 @@ class Frame:
             texts = node_lines(
                 view, nodes, now, columns, outputs, mark=self._choose_mark, dots=self._dots
             )
-            styles = ["dim", *(get_node_look(node).style for node in nodes)]
+            styles = ["dim", *(get_node_display(node).style for node in nodes)]
             lines = list(zip(texts, styles, strict=True))
         if hidden_nodes:
             lines.append(

@@ -35,12 +35,12 @@ from sequencer.cli.views.text import (
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.events import (
     AttemptAccepted,
+    AttemptElsewhere,
     AttemptEnded,
     AttemptStarted,
     AttemptUsed,
     AttemptWrote,
-    MadeElsewhere,
-    Noticed,
+    NoticeGiven,
     RunEvent,
     Waiting,
 )
@@ -236,7 +236,7 @@ def accepted_line(attempt: Attempt) -> str:
     return f"{_format_label(attempt)}: accepted"
 
 
-def remote_attempt_line(event: MadeElsewhere) -> str:
+def remote_attempt_line(event: AttemptElsewhere) -> str:
     """Return the line about an attempt that another process makes."""
     label = _format_place(event.step_index, event.step)
     if event.outcome is not None:
@@ -299,14 +299,14 @@ class WorkCount(Struct):
                 with self._lock:
                     self._under_way += 1
                     self._accepted_last = False
-            case AttemptEnded(_, outcome) | MadeElsewhere(outcome=Outcome() as outcome):
+            case AttemptEnded(_, outcome) | AttemptElsewhere(outcome=Outcome() as outcome):
                 with self._lock:
                     self._under_way -= isinstance(event, AttemptEnded)
                     self._accepted_last = outcome.is_accepted
                     steps = int(outcome.is_accepted)
                     self.usage = self.usage.plus(outcome.usage, steps=steps)
                     self.failures += int(outcome.status == "failed")
-            case Noticed():
+            case NoticeGiven():
                 self.noticed = True
             case _:
                 pass
@@ -324,7 +324,7 @@ class WorkCount(Struct):
         return Summary(error.message, usage, self.failures)
 
 
-class Unseen:
+class QuietProgress:
     """A view that shows only waits that need a person."""
 
     def __call__(self, event: RunEvent) -> None:
@@ -362,11 +362,11 @@ class PlainProgress:
                 self._show_text(kind, prefix_time(end_line(attempt, outcome, verdict)))
             case AttemptAccepted(attempt):
                 self._show_text(Piece.NOTICE, prefix_time(accepted_line(attempt)))
-            case MadeElsewhere(outcome=outcome):
+            case AttemptElsewhere(outcome=outcome):
                 is_well = outcome is None or outcome.is_accepted
                 kind = Piece.NOTICE if is_well else Piece.ERROR
                 self._show_text(kind, prefix_time(remote_attempt_line(event)))
-            case Noticed(text):
+            case NoticeGiven(text):
                 self._show_text(Piece.NOTICE, f"notice: {text}")
             case Waiting(reason, deadline):
                 self._show_wait(waiting_line(reason, deadline))

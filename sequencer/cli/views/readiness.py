@@ -28,8 +28,8 @@ from sequencer.cli.views.next_command import (
     run_state,
     take_over_options,
 )
-from sequencer.cli.views.nodes import Heard, node_table, nodes_json
-from sequencer.cli.views.states import StateLook, get_state_look
+from sequencer.cli.views.nodes import NodeProgress, node_table, nodes_json
+from sequencer.cli.views.states import StateDisplay, get_state_display
 from sequencer.cli.views.tails import last_failure, read_last_outputs
 from sequencer.cli.views.text import age_s, one_line, pluralize
 from sequencer.engine.kinds import make_readable_kind
@@ -102,7 +102,7 @@ class Snapshot(Struct, frozen=True):
     """The states of a graph's nodes."""
     stopped_by: tuple[str, ...] = ()
     """For a team: why none of its tasks starts."""
-    last_outputs: Mapping[str, Heard] = field(default_factory=dict)
+    last_outputs: Mapping[str, NodeProgress] = field(default_factory=dict)
     """The last output of a graph's running nodes."""
     posts: tuple[Pending, ...] = ()
     """Posts that the activity sinks have not taken yet."""
@@ -160,9 +160,9 @@ class Snapshot(Struct, frozen=True):
         return next_command(self._situation)
 
     @property
-    def state(self) -> StateLook:
+    def state(self) -> StateDisplay:
         """Return the state of the run, as the screen shows it."""
-        return get_state_look(run_state(self._situation))
+        return get_state_display(run_state(self._situation))
 
     @property
     def _situation(self) -> RunSituation:
@@ -335,7 +335,7 @@ class Snapshot(Struct, frozen=True):
     def _format_state(self) -> str:
         if self.head is None:
             return f"{self.state.word}; 'sequencer run' starts it"
-        is_pending = self.state == get_state_look("pending")
+        is_pending = self.state == get_state_display("pending")
         return self.state.word if is_pending else f"{self.state.word} since {self.since}"
 
     def _holders_json(self) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from sequencer.model.limits import parse_time
 from sequencer.model.outcome import format_duration
 
 
-class StateLook(Struct, frozen=True):
+class StateDisplay(Struct, frozen=True):
     """How a terminal and a page show a state. The color alone never says it."""
 
     word: str
@@ -43,38 +43,40 @@ _DONE = "fill:#d3f9d8,stroke:#2b8a3e,color:#0b3d17"
 _FAILED = "fill:#ffe3e3,stroke:#c92a2a,color:#5f0f0f,stroke-width:3px"
 _CANCELLED = "fill:#e9ecef,stroke:#868e96,color:#495057,stroke-dasharray:2 2"
 
-LOOKS: Mapping[str, StateLook] = {
+STATE_DISPLAYS: Mapping[str, StateDisplay] = {
     # States of nodes, by `NodeState`; steps and runs can be in them too.
-    "pending": StateLook("not started", "·", ".", "dim", "pending"),
-    "waiting": StateLook("waiting", "○", "o", "dim", "pending", _HELD_UP),
-    "ready": StateLook("ready", "○", "o", "cyan", "ready"),
-    "running": StateLook("running", "●", "*", "bold cyan", "running", _AT_WORK),
-    "retrying": StateLook("retrying", "↻", "~", "yellow", "retrying", _TRIED_AGAIN),
-    "asked": StateLook("waiting for you", "?", "?", "bold magenta", "waiting", _ASKED),
-    "done": StateLook("done", "✓", "+", "green", "done", _DONE),
-    "failed": StateLook("failed", "✗", "!", "bold red", "failed", _FAILED),
-    "cancelled": StateLook("cancelled", "–", "-", "dim", "skipped", _CANCELLED),  # noqa: RUF001 - a dash that is no minus
+    "pending": StateDisplay("not started", "·", ".", "dim", "pending"),
+    "waiting": StateDisplay("waiting", "○", "o", "dim", "pending", _HELD_UP),
+    "ready": StateDisplay("ready", "○", "o", "cyan", "ready"),
+    "running": StateDisplay("running", "●", "*", "bold cyan", "running", _AT_WORK),
+    "retrying": StateDisplay("retrying", "↻", "~", "yellow", "retrying", _TRIED_AGAIN),
+    "asked": StateDisplay("waiting for you", "?", "?", "bold magenta", "waiting", _ASKED),
+    "done": StateDisplay("done", "✓", "+", "green", "done", _DONE),
+    "failed": StateDisplay("failed", "✗", "!", "bold red", "failed", _FAILED),
+    "cancelled": StateDisplay("cancelled", "–", "-", "dim", "skipped", _CANCELLED),  # noqa: RUF001 - a dash that is no minus
     # Other ends of attempts, by `history.story.STATES`.
-    "skipped": StateLook("skipped", "↷", "-", "dim", "skipped"),
-    "released": StateLook("given back", "↷", "-", "dim", "skipped"),
-    "expired": StateLook("not answered in time", "↷", "-", "dim", "skipped"),
-    "lost": StateLook("taken over", "↷", "-", "dim", "skipped"),
+    "skipped": StateDisplay("skipped", "↷", "-", "dim", "skipped"),
+    "released": StateDisplay("given back", "↷", "-", "dim", "skipped"),
+    "expired": StateDisplay("not answered in time", "↷", "-", "dim", "skipped"),
+    "lost": StateDisplay("taken over", "↷", "-", "dim", "skipped"),
     # The step that comes next.
-    "next": StateLook("next", "○", "o", "cyan", "ready"),
+    "next": StateDisplay("next", "○", "o", "cyan", "ready"),
     # States of runs, by `run_state`.
-    "paused": StateLook("paused", "‖", "=", "yellow", "paused"),
-    "stopped": StateLook("stopped", "■", "#", "yellow", "paused"),
-    "limit": StateLook("at its limit", "!", "!", "yellow", "waiting"),
-    "interrupted": StateLook("interrupted", "!", "!", "yellow", "waiting"),
-    "complete": StateLook("complete", "✓", "+", "green", "done"),
-    "rejected": StateLook("rejected", "✗", "!", "bold red", "failed"),
-    "timed_out": StateLook("timed out", "✗", "!", "bold red", "failed"),
-    "max_iterations": StateLook("max iterations", "✗", "!", "bold red", "failed"),
-    "unreadable": StateLook("unreadable", "✗", "!", "bold red", "failed"),
+    "paused": StateDisplay("paused", "‖", "=", "yellow", "paused"),
+    "stopped": StateDisplay("stopped", "■", "#", "yellow", "paused"),
+    "limit": StateDisplay("at its limit", "!", "!", "yellow", "waiting"),
+    "interrupted": StateDisplay("interrupted", "!", "!", "yellow", "waiting"),
+    "complete": StateDisplay("complete", "✓", "+", "green", "done"),
+    "rejected": StateDisplay("rejected", "✗", "!", "bold red", "failed"),
+    "timed_out": StateDisplay("timed out", "✗", "!", "bold red", "failed"),
+    "max_iterations": StateDisplay("max iterations", "✗", "!", "bold red", "failed"),
+    "unreadable": StateDisplay("unreadable", "✗", "!", "bold red", "failed"),
 }
 """All states that people see, by their names in the program. A "waiting" node is blocked by others;
 one that waits for a person is "asked", and its CSS class is ``waiting``."""
-PICTURES = {state: LOOKS[state].picture for state in NodeState if LOOKS[state].picture}
+PICTURES = {
+    state: STATE_DISPLAYS[state].picture for state in NodeState if STATE_DISPLAYS[state].picture
+}
 
 WORKING = frozenset({NodeState.RUNNING, NodeState.RETRYING})
 """States in which a running clock is shown."""
@@ -87,19 +89,21 @@ INTEREST = (
 """Node states in the order in which they are shown when there is no room for all nodes."""
 
 
-def get_state_look(state: str) -> StateLook:
+def get_state_display(state: str) -> StateDisplay:
     """Return how *state* looks; a state of a later version looks like a failure with its name."""
-    return LOOKS.get(state) or replace(LOOKS["failed"], word=state.replace("_", " "))
+    return STATE_DISPLAYS.get(state) or replace(
+        STATE_DISPLAYS["failed"], word=state.replace("_", " ")
+    )
 
 
-def get_node_look(view: NodeView) -> StateLook:
+def get_node_display(view: NodeView) -> StateDisplay:
     """Return the look of the node in *view*; without a live process it looks interrupted."""
-    return LOOKS["interrupted" if view.is_interrupted else view.state]
+    return STATE_DISPLAYS["interrupted" if view.is_interrupted else view.state]
 
 
 def get_node_mark(view: NodeView, *, is_ascii: bool) -> str:
     """Return the mark of the node of *view*."""
-    style = get_node_look(view)
+    style = get_node_display(view)
     return style.ascii_mark if is_ascii else style.mark
 
 
@@ -152,7 +156,7 @@ LAST_LINE_COLUMNS = 80
 def format_state(view: NodeView, now: datetime) -> str:
     """Return the state in words, with the time that is left if it waits for a date."""
     due_date = parse_time(view.due) if view.due else None
-    word = get_node_look(view).word
+    word = get_node_display(view).word
     if due_date is None:
         return word
     remaining = format_duration(max(0.0, (due_date - now).total_seconds()))

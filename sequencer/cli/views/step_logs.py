@@ -32,7 +32,7 @@ class FoundLog(Struct, frozen=True, order=True):
     path: Path
 
 
-class AskedLogs(Struct, frozen=True):
+class RequestedLogs(Struct, frozen=True):
     """The logs of a run that a command asks for."""
 
     project: Project

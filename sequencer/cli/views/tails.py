@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sequencer.cli.views.nodes import Heard
+from sequencer.cli.views.nodes import NodeProgress
 from sequencer.cli.views.runs import newest_failure
 from sequencer.cli.views.states import sanitize_text
 from sequencer.cli.views.text import cut, one_line, strip_controls
@@ -29,13 +29,13 @@ MAX_LOOKS = 20
 """Log numbers tried from the attempt's number on: a rewound step writes to a higher number."""
 
 
-def read_last_outputs(claims: Iterable[Claim], folders: Sequence[Path]) -> dict[str, Heard]:
+def read_last_outputs(claims: Iterable[Claim], folders: Sequence[Path]) -> dict[str, NodeProgress]:
     """Return the newest output line of each step in *claims* that has a log in *folders*."""
     lines = {
         claim.step: next(filter(None, (_newest_line(claim, folder) for folder in folders)), "")
         for claim in claims
     }
-    return {step: Heard(line) for step, line in lines.items() if line}
+    return {step: NodeProgress(line) for step, line in lines.items() if line}
 
 
 def _newest_line(claim: Claim, folder: Path) -> str:

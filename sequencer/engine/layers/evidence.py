@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from sequencer.engine.attempt import Attempt, PreparedStep
-from sequencer.engine.events import Noticed
+from sequencer.engine.events import NoticeGiven
 from sequencer.engine.evidence import OWN_WORD, ChangeWatch, judge
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
@@ -104,4 +104,4 @@ def _report_overspent(performer: Performer, attempt: Attempt, step: Step, usage:
     """Report if *attempt* spent more than it may, because its client stopped too late or never."""
     if (text := describe_overspending(step, usage)) is not None:
         attempt.write_notice(f"the attempt has spent {text}")
-        performer.emit(Noticed(f"step {step.name!r} has spent {text}"))
+        performer.emit(NoticeGiven(f"step {step.name!r} has spent {text}"))

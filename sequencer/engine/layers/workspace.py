@@ -7,7 +7,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Attempt, Leftovers
-from sequencer.engine.events import Noticed, Waiting
+from sequencer.engine.events import NoticeGiven, Waiting
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
 from sequencer.engine.workspace import AttemptFolder
@@ -24,7 +24,7 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         wait.wait_for_earlier(attempt.cancellation)
     folder = performer.workspace.open(attempt)
     for text in folder.notices:
-        performer.emit(Noticed(text))
+        performer.emit(NoticeGiven(text))
     attempt.cwd, attempt.notes = folder.cwd, folder.notes
     if folder.notices:
         notices_text = "\n".join(f"- {text}" for text in folder.notices)
@@ -41,7 +41,7 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         raise
     attempt.leftovers = leftovers = _close_folder(folder, attempt, performer)
     for text in leftovers.notices:
-        performer.emit(Noticed(text))
+        performer.emit(NoticeGiven(text))
     if leftovers.error is not None:
         _fail(attempt, leftovers.error)
 

@@ -14,7 +14,7 @@ from typing import IO
 
 from msgspec import Struct
 
-from sequencer.cli.views.states import get_node_look, get_node_mark, sanitize_text, wrap_text
+from sequencer.cli.views.states import get_node_display, get_node_mark, sanitize_text, wrap_text
 from sequencer.cli.views.text import can_write, cut, has_color, terminal_width, width
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState, NodeView
@@ -25,7 +25,7 @@ from sequencer.plugins.drawing.layout import (
     EdgeLine,
     GroupFrame,
     Layout,
-    Words,
+    TextSizes,
     compute_layout,
 )
 from sequencer.workflows.mermaid.chart import Chart
@@ -119,7 +119,7 @@ def draw_flow(
     best = None
     # A drawing that is too wide from left to right may fit from top to bottom.
     for direction, wrap in product(dict.fromkeys((drawing.direction, "TB")), WRAPS):
-        texts = Texts(view, wrap, drawing, is_ascii=is_ascii)
+        texts = DiagramTexts(view, wrap, drawing, is_ascii=is_ascii)
         layout = compute_layout(
             graph, texts.measure_texts(), direction, drawing.build_groups(graph, width)
         )
@@ -148,7 +148,7 @@ def list_nodes(view: FlowView, *, is_ascii: bool = False) -> Drawing:
             ways.append(f"{sanitize_text(edge.target)}{label}{loop}")
         text = f" {get_node_mark(node, is_ascii=is_ascii)} {sanitize_text(name)}"
         suffix = f" {arrow} {', '.join(ways)}" if ways else ""
-        style = get_node_look(node).style
+        style = get_node_display(node).style
         rows.append(
             (
                 (_replace_non_ascii(text, is_ascii), style),
@@ -177,7 +177,7 @@ def format_jumps(graph: Graph, *, is_ascii: bool) -> Iterator[Pieces]:
         )
 
 
-class Texts:
+class DiagramTexts:
     """The texts in boxes and on lines."""
 
     def __init__(
@@ -218,13 +218,13 @@ class Texts:
         first_line, *other_lines = self.format_label(text)
         return (f"{self._loop} {first_line}".strip(), *other_lines)
 
-    def measure_texts(self) -> Words:
+    def measure_texts(self) -> TextSizes:
         """Return the sizes of all texts on a terminal."""
         sizes = {
             name: (max(width(line) for line in lines) + 4, len(lines) + 2)
             for name, lines in self.lines.items()
         }
-        return Words(sizes, self.format_label, self.format_loop_label, width)
+        return TextSizes(sizes, self.format_label, self.format_loop_label, width)
 
 
 class Drawn:
@@ -361,7 +361,7 @@ def _direction(start: tuple[int, int], end: tuple[int, int]) -> int:
 
 
 def _paint(
-    view: FlowView, layout: Layout, texts: Texts, drawing: Drawn, *, is_ascii: bool
+    view: FlowView, layout: Layout, texts: DiagramTexts, drawing: Drawn, *, is_ascii: bool
 ) -> Drawing:
     canvas = _Canvas(layout, is_ascii=is_ascii)
     states = {node.node.id: node for node in view.nodes}
@@ -381,7 +381,7 @@ def _paint(
     for box in layout.boxes:
         node = states[box.node]
         glyphs = _borders(drawing.shape(node.node), is_ascii=is_ascii)
-        style = get_node_look(node).style
+        style = get_node_display(node).style
         if node.state is NodeState.PENDING:
             colors = drawing.colors(box.node)
             style = colors.get("stroke", "")
@@ -392,7 +392,7 @@ def _paint(
         x, y = line.points[0]
         node = states[edges[line.place].source]
         leaves = "+" if is_ascii else _LEAVES[layout.way][node.node.kind is NodeKind.HUMAN]
-        canvas.write_text(x, y, leaves, get_node_look(node).style if has_run else "")
+        canvas.write_text(x, y, leaves, get_node_display(node).style if has_run else "")
         for number, text in enumerate(line.label.lines if line.label is not None else ()):
             assert line.label is not None  # noqa: S101 - it has lines
             indent = 0 if line.is_loop else (line.label.width - width(text)) // 2

@@ -45,7 +45,7 @@ STEPS_S = (
 """Possible distances between two ticks of an axis."""
 
 
-class Look(StrEnum):
+class BarStyle(StrEnum):
     """How a bar is drawn."""
 
     CRITICAL = "critical path"
@@ -57,20 +57,20 @@ class Look(StrEnum):
     RETRY = "waits for another try"
 
 
-LOOKS: Mapping[SpanKind, Look] = {
-    SpanKind.DONE: Look.DONE,
-    SpanKind.FAILED: Look.FAILED,
-    SpanKind.RELEASED: Look.CUT,
-    SpanKind.CUT: Look.CUT,
-    SpanKind.RUNNING: Look.RUNNING,
-    SpanKind.PERSON: Look.PERSON,
+STATE_DISPLAYS: Mapping[SpanKind, BarStyle] = {
+    SpanKind.DONE: BarStyle.DONE,
+    SpanKind.FAILED: BarStyle.FAILED,
+    SpanKind.RELEASED: BarStyle.CUT,
+    SpanKind.CUT: BarStyle.CUT,
+    SpanKind.RUNNING: BarStyle.RUNNING,
+    SpanKind.PERSON: BarStyle.PERSON,
 }
 
 
 class Bar(Struct, frozen=True):
     """One attempt or one wait; times are seconds from the start of the chart."""
 
-    look: Look
+    look: BarStyle
     begin: float
     end: float
     attempt: int = 0
@@ -83,7 +83,7 @@ class Bar(Struct, frozen=True):
     def in_words(self) -> str:
         """Return the bar in words.
 
-        >>> Bar(Look.DONE, 0, 4, attempt=2, agent="claude", host="ci-3").in_words
+        >>> Bar(BarStyle.DONE, 0, 4, attempt=2, agent="claude", host="ci-3").in_words
         'attempt 2, accepted, 4.0 s by claude on ci-3'
         """
         number = f"attempt {self.attempt}, " if self.attempt > 1 else ""
@@ -130,10 +130,10 @@ class Gantt(Struct, frozen=True):
         return [titles.get(name, name) for name in self.critical]
 
     @property
-    def looks(self) -> tuple[Look, ...]:
+    def looks(self) -> tuple[BarStyle, ...]:
         """Return the looks that a legend must explain."""
         looks = {bar.look for row in self.rows for bar in row.bars}
-        return tuple(look for look in Look if look in looks)
+        return tuple(look for look in BarStyle if look in looks)
 
 
 def build_chart(
@@ -175,14 +175,14 @@ def _bars(execution: Execution, origin: float, *, is_critical: bool) -> list[Bar
         bars.append(_bar(span, origin, is_critical=counts))
     for span, next_span in pairwise(execution.spans):
         if next_span.begin > span.end and next_span.is_work:
-            bars.append(Bar(Look.RETRY, span.end - origin, next_span.begin - origin))
+            bars.append(Bar(BarStyle.RETRY, span.end - origin, next_span.begin - origin))
     return bars
 
 
 def _bar(span: Span, origin: float, *, is_critical: bool) -> Bar:
-    look = LOOKS[span.kind]
-    if is_critical and look is Look.DONE:
-        look = Look.CRITICAL
+    look = STATE_DISPLAYS[span.kind]
+    if is_critical and look is BarStyle.DONE:
+        look = BarStyle.CRITICAL
     begin, end = span.begin - origin, span.end - origin
     return Bar(look, begin, end, span.attempt, is_critical, span.agent, span.host)
 
@@ -289,14 +289,14 @@ class LookStyle(Struct, frozen=True):
     """The heavier of two bars in one column is visible, so that no failure is hidden."""
 
 
-STYLES: Mapping[Look, LookStyle] = {
-    Look.CRITICAL: LookStyle("█", "#", "bold green", "#2b8a3e", "#1b5e29", 2),
-    Look.DONE: LookStyle("━", "=", "green", "#b2e6bc", "#2b8a3e"),
-    Look.FAILED: LookStyle("✗", "x", "bold red", "#ff8787", "#c92a2a", 3),
-    Look.CUT: LookStyle("╌", "-", "dim", "#e9ecef", "#868e96"),
-    Look.RUNNING: LookStyle("▒", ">", "cyan", "#a5d8ff", "#1864ab", 2),
-    Look.PERSON: LookStyle("?", "?", "magenta", "#e599f7", "#862e9c"),
-    Look.RETRY: LookStyle("·", ".", "yellow", "none", "#b35900", 0),
+STYLES: Mapping[BarStyle, LookStyle] = {
+    BarStyle.CRITICAL: LookStyle("█", "#", "bold green", "#2b8a3e", "#1b5e29", 2),
+    BarStyle.DONE: LookStyle("━", "=", "green", "#b2e6bc", "#2b8a3e"),
+    BarStyle.FAILED: LookStyle("✗", "x", "bold red", "#ff8787", "#c92a2a", 3),
+    BarStyle.CUT: LookStyle("╌", "-", "dim", "#e9ecef", "#868e96"),
+    BarStyle.RUNNING: LookStyle("▒", ">", "cyan", "#a5d8ff", "#1864ab", 2),
+    BarStyle.PERSON: LookStyle("?", "?", "magenta", "#e599f7", "#862e9c"),
+    BarStyle.RETRY: LookStyle("·", ".", "yellow", "none", "#b35900", 0),
 }
 NEEDED = "".join(one.glyph for one in STYLES.values()) + "…→◆"
 """An encoding without these characters gets a chart in ASCII."""
@@ -375,7 +375,7 @@ class _Page:
         return min(int(moment / total * self._plot), self._plot - 1) if total > 0 else 0
 
     def _bars(self, bars: list[Bar]) -> Pieces:
-        cells: list[Look | None] = [None] * self._plot
+        cells: list[BarStyle | None] = [None] * self._plot
         for bar in bars:
             start, end = self._column(bar.begin), self._column(bar.end)
             # The end column belongs to the next bar, but even the shortest bar stays visible.
@@ -387,7 +387,7 @@ class _Page:
             cells[-1] = cells[-1] or last_bar.look
         return merge_cells((" ", "") if look is None else self._glyph(look) for look in cells)
 
-    def _glyph(self, look: Look) -> tuple[str, str]:
+    def _glyph(self, look: BarStyle) -> tuple[str, str]:
         shape = STYLES[look]
         return (shape.ascii_glyph if self._is_ascii else shape.glyph), shape.style
 

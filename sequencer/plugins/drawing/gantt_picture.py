@@ -9,7 +9,7 @@ from sequencer.cli.views.states import sanitize_text
 from sequencer.cli.views.text import shorten_middle
 from sequencer.errors import UsageRefused
 from sequencer.model.outcome import format_duration
-from sequencer.plugins.drawing.gantt import STYLES, Bar, Gantt, Look, Row, gantt_summary, ticks
+from sequencer.plugins.drawing.gantt import STYLES, Bar, BarStyle, Gantt, Row, gantt_summary, ticks
 from sequencer.plugins.drawing.pictures import (
     FAINT,
     INK,
@@ -137,12 +137,12 @@ class GanttPicture:
         """Yield the name of row *number*, its role, its bars and its time."""
         y = self._top + ROW * number
         base = y + ROW / 2 + 5
-        color = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
+        color = STYLES[BarStyle.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
         yield render_text(self._names[number], MARGIN, base, color)
         if row.role:
             yield render_text(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
         # Draw waits first, so that attempts are on top.
-        for bar in sorted(row.bars, key=lambda bar: bar.look is not Look.RETRY):
+        for bar in sorted(row.bars, key=lambda bar: bar.look is not BarStyle.RETRY):
             yield from wrap_in_group(_bar_class(bar.look), [self._draw_bar(bar, row.named, y)])
         if self._times[number]:
             right = self._width - MARGIN
@@ -154,7 +154,7 @@ class GanttPicture:
         text = escape(f"{sanitize_text(name)}: {bar.in_words}", quote=False)
         title = f"<title>{text}</title>"
         fill, line = STYLES[bar.look].fill, STYLES[bar.look].line
-        if bar.look is Look.RETRY:
+        if bar.look is BarStyle.RETRY:
             middle = y + ROW / 2
             return (
                 f'<path d="M{x:.1f} {middle}H{end:.1f}" fill="none" stroke="{line}" '
@@ -163,7 +163,7 @@ class GanttPicture:
         bar_width = max(end - x, MIN_BAR)
         x = min(x, self._left + PLOT - bar_width)
         stroke_width = 2 if bar.is_critical else 1
-        dashes = ' stroke-dasharray="4 3"' if bar.look in (Look.RUNNING, Look.CUT) else ""
+        dashes = ' stroke-dasharray="4 3"' if bar.look in (BarStyle.RUNNING, BarStyle.CUT) else ""
         return (
             f'<rect x="{x:.1f}" y="{y + (ROW - BAR) / 2}" width="{bar_width:.1f}" height="{BAR}" '
             f'rx="{min(3.0, bar_width / 2):g}" fill="{fill}" stroke="{line}" '
@@ -179,7 +179,7 @@ class GanttPicture:
                 f'<rect x="{x:.1f}" y="{y}" width="{SAMPLE_WIDTH}" height="{SAMPLE_HEIGHT}" '
                 f'rx="3" fill="{fill}" stroke="{line}"/>'
             )
-            if look is Look.RETRY:
+            if look is BarStyle.RETRY:
                 sample = (
                     f'<path d="M{x:.1f} {y + SAMPLE_HEIGHT // 2}h{SAMPLE_WIDTH}" fill="none" '
                     f'stroke="{line}" '
@@ -191,5 +191,5 @@ class GanttPicture:
             x = name_x + estimate_width(look, SMALL) + GAP
 
 
-def _bar_class(look: Look) -> str:
+def _bar_class(look: BarStyle) -> str:
     return f"bar {look.name.lower()}"

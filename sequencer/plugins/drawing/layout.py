@@ -218,7 +218,7 @@ class Layout(Struct, frozen=True):
     """Columns and rows of a step in the direction in which the graph goes: down."""
 
 
-class Words(Struct, frozen=True):
+class TextSizes(Struct, frozen=True):
     """The sizes of the texts in a drawing, in columns and rows of its grid."""
 
     sizes: dict[str, tuple[int, int]]
@@ -246,7 +246,7 @@ WAYS = {"TB": (0, 1), "TD": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}
 
 
 def compute_layout(
-    graph: Graph, words: Words, direction: str = "TB", groups: Sequence[Group] = ()
+    graph: Graph, words: TextSizes, direction: str = "TB", groups: Sequence[Group] = ()
 ) -> Layout:
     """Return the layout of *graph* and its *groups*; the same one for the same arguments."""
     way = WAYS.get(direction, WAYS["TB"])
@@ -330,7 +330,7 @@ class _Loop(Struct):
 
 
 class _Plan:
-    def __init__(self, graph: Graph, words: Words, groups: Sequence[Group]) -> None:
+    def __init__(self, graph: Graph, words: TextSizes, groups: Sequence[Group]) -> None:
         self.graph, self.words = graph, words
         sizes = self._widen_boxes(words.sizes)
         self.rows: Rows = arrange_rows(

@@ -18,11 +18,11 @@ from pathlib import Path
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save as save_file
 from sequencer.cli.views.nodes import node_summary
-from sequencer.cli.views.states import PICTURES, get_node_look, sanitize_text
+from sequencer.cli.views.states import PICTURES, get_node_display, sanitize_text
 from sequencer.cli.views.text import width as columns_of
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.plugins.drawing.diagram import MAX_PLACES, Drawn, Texts, format_jumps
+from sequencer.plugins.drawing.diagram import MAX_PLACES, DiagramTexts, Drawn, format_jumps
 from sequencer.plugins.drawing.layers import item_count
 from sequencer.plugins.drawing.layout import (
     Box,
@@ -30,7 +30,7 @@ from sequencer.plugins.drawing.layout import (
     GroupFrame,
     Label,
     Layout,
-    Words,
+    TextSizes,
     compute_layout,
 )
 from sequencer.project.dependencies import extra_hint
@@ -204,7 +204,7 @@ def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
 
 def prepare_flow_picture(
     view: FlowView, chart: Chart | None = None
-) -> tuple[FlowView, Layout, Texts, Drawn]:
+) -> tuple[FlowView, Layout, DiagramTexts, Drawn]:
     """Return the parts of a `FlowPicture` of *view*; see `flow_svg`.
 
     Raises:
@@ -216,7 +216,7 @@ def prepare_flow_picture(
             hint="the table and the list of nodes still show it",
         )
     drawing = Drawn(chart)
-    texts = Texts(view, WRAP, drawing, is_ascii=False, has_shapes=True)
+    texts = DiagramTexts(view, WRAP, drawing, is_ascii=False, has_shapes=True)
     sizes = {}
     for node in view.graph.nodes:
         lines = texts.lines[node.id]
@@ -224,7 +224,7 @@ def prepare_flow_picture(
         box_width = max(_count_cells(line, TEXT) for line in lines) * across + 3
         box_height = (LINE_STEP * len(lines) * down + 18) / CELL_ROW
         sizes[node.id] = (math.ceil(box_width), math.ceil(box_height))
-    words = Words(
+    words = TextSizes(
         sizes,
         texts.format_label,
         texts.format_loop_label,
@@ -254,7 +254,7 @@ class FlowPicture:
         self,
         view: FlowView,
         layout: Layout,
-        texts: Texts,
+        texts: DiagramTexts,
         drawn: Drawn,
         link: Link | None = None,
     ) -> None:
@@ -302,7 +302,7 @@ class FlowPicture:
             yield from wrap_in_group(self._line_class(line), self._line(line))
         for box in layout.boxes:
             view = self._states[box.node]
-            parts = wrap_in_group(f"node {get_node_look(view).css}", self._box(box, view))
+            parts = wrap_in_group(f"node {get_node_display(view).css}", self._box(box, view))
             yield from (
                 parts if self._link is None else self._wrap_in_link(box.node, parts, self._link)
             )

@@ -289,7 +289,7 @@ def parse_configuration(output: bytes, cwd: Path, place: RepositoryPlace) -> Con
     return Configuration(tuple(lines), fingerprint_files(sorted_files), sorted_files)
 
 
-class SettingsKeeper(Struct, frozen=True):
+class SettingsGuard(Struct, frozen=True):
     """Keeps git processes of one repository from settings that are not allowed."""
 
     folder: Path

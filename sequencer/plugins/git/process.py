@@ -24,7 +24,7 @@ from types import FrameType
 from msgspec import Struct
 
 from sequencer.errors import ConfigurationError
-from sequencer.plugins.git.own_settings import NO_TRANSPORT, TRANSPORTS, SettingsKeeper
+from sequencer.plugins.git.own_settings import NO_TRANSPORT, TRANSPORTS, SettingsGuard
 from sequencer.plugins.git.state.locks import find_own_lock
 from sequencer.project.store_requests import RepositoryInspector
 
@@ -343,7 +343,7 @@ class Git:
             self._environment["GIT_DIR"] = str(git_dir)
         if work_tree is not None:
             self._environment["GIT_WORK_TREE"] = str(work_tree)
-        self._keeper = SettingsKeeper(
+        self._settings_guard = SettingsGuard(
             folder, self._environment, allowed, git_dir, self._list_settings
         )
 
@@ -464,7 +464,7 @@ class Git:
 
     def acting_settings(self, remote: str | None = None) -> Mapping[str, str]:
         """Return the repository's settings that act; see the function of this name."""
-        return self._keeper.acting_settings(remote)
+        return self._settings_guard.acting_settings(remote)
 
     def _variables(self, argv: tuple[str, ...]) -> dict[str, str]:
         """Return the variables that turn off settings that are not allowed; see `start`."""
@@ -474,7 +474,9 @@ class Git:
         if is_remote and self.allowed is None:
             raise GitFailed(argv, 128, "fatal: a process that only looks does not ask the remote")
         try:
-            return self._keeper.build_variables(argv[argv.index("--") + 1] if is_remote else None)
+            return self._settings_guard.build_variables(
+                argv[argv.index("--") + 1] if is_remote else None
+            )
         except OSError as error:
             raise GitFailed(argv, 128, f"fatal: {error}") from error
 

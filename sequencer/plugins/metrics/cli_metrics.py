@@ -21,7 +21,7 @@ from sequencer.cli.views.runs import iter_started_runs, visit_runs
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
 from sequencer.history.story import build_story
-from sequencer.history.totals import Maker, Total, Totals
+from sequencer.history.totals import Total, Totals, UsageKey
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
@@ -118,12 +118,12 @@ def _read_sample(invocation: Invocation, project: Project, run: Run, head: Head)
     )
 
 
-def _make_model_lookup(project: Project, workflow: Workflow | None) -> Callable[[Maker], str]:
+def _make_model_lookup(project: Project, workflow: Workflow | None) -> Callable[[UsageKey], str]:
     """Return the model's name: from the attempt, else from its step, else from its agent."""
     steps = {} if workflow is None else workflow.steps_by_name
     agents = project.settings.agents
 
-    def find_model(maker: Maker) -> str:
+    def find_model(maker: UsageKey) -> str:
         step, agent = steps.get(maker.step), agents.get(maker.agent)
         options: Mapping[str, object] = {} if agent is None else agent.options
         return maker.model or (step and step.model) or str(options.get("model") or "")
@@ -153,7 +153,7 @@ class RunSample(Struct, frozen=True):
     caps: tuple[Cap, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     """Step -> role."""
-    find_model: Callable[[Maker], str] = lambda maker: maker.model
+    find_model: Callable[[UsageKey], str] = lambda maker: maker.model
     """The model of a maker if the journal names none."""
 
     @property

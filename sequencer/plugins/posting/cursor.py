@@ -47,7 +47,7 @@ class CursorUnreadable(Exception):
     """The file of a cursor has no valid cursor."""
 
 
-class Trouble(Struct, frozen=True, forbid_unknown_fields=True):
+class PostingProblem(Struct, frozen=True, forbid_unknown_fields=True):
     """Why the sink has not accepted the next result."""
 
     since: str
@@ -76,7 +76,7 @@ class Cursor(Struct, frozen=True):
     revision: Annotated[int, Meta(ge=0)]
     index: Annotated[int, Meta(ge=-1)]
     """Index among the activities of this revision; -1: none of them is posted."""
-    trouble: Trouble | None = None
+    trouble: PostingProblem | None = None
     """None: the sink accepted the last result."""
 
     def is_before(self, revision: int, index: int) -> bool:
@@ -181,10 +181,10 @@ class CursorFile:
             os.close(fd)
 
 
-def _parse_trouble(fields: object) -> Trouble | None:
+def _parse_trouble(fields: object) -> PostingProblem | None:
     """Return the stored failure, or None if it is invalid: the next try finds it again."""
     try:
-        return convert(fields, Trouble | None)
+        return convert(fields, PostingProblem | None)
     except ValidationError:
         return None
 

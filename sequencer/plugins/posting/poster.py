@@ -35,7 +35,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.graph.graph import Node
 from sequencer.plugins.posting.protocol import Activity, Sink
 from sequencer.plugins.posting.sink_queue import THOUGHT_EVERY_S, Clock, SinkContext, SinkQueue
-from sequencer.plugins.posting.text import Gist
+from sequencer.plugins.posting.text import CurrentAction
 from sequencer.plugins.posting.web import TIMEOUT_S
 from sequencer.store.protocol import Store
 
@@ -84,8 +84,8 @@ class Poster:
         self._drain_s = drain_s
         self._has_thoughts = thoughts and any(sink.takes_thoughts for sink in sinks)
         self._redaction = redaction
-        self._gists: dict[int, Gist] = {}
-        """Token -> gist of each running attempt."""
+        self._actions: dict[int, CurrentAction] = {}
+        """Token -> newest action of each running attempt."""
         self._has_nodes = bool(nodes)
         self._subjects = {node.id: node.subject for node in nodes if node.subject is not None}
         context = SinkContext(
@@ -127,8 +127,8 @@ class Poster:
 
     def close(self, timeout_s: float) -> None:
         """Start no post after *timeout_s*, and finish the last one; the next process continues."""
-        for gist in list(self._gists.values()):
-            gist.end()
+        for action in list(self._actions.values()):
+            action.end()
         thread = self._thread
         if thread is not None:
             # All attempts have ended and are in the journal, so one more read finds every result.
@@ -169,16 +169,16 @@ class Poster:
         """Handle an event in the engine's thread; costs one append."""
         match event:
             case AttemptWrote(attempt, data, kind):
-                gist = self._gists.get(attempt.token)
-                if gist is not None and gist.write(data, kind):
+                action = self._actions.get(attempt.token)
+                if action is not None and action.write(data, kind):
                     self._wake.set()
             case AttemptStarted(attempt):
                 self._begin_attempt(attempt)
                 self._wake_queues()
             case AttemptEnded(attempt):
-                gist = self._gists.pop(attempt.token, None)
-                if gist is not None:
-                    gist.end()
+                action = self._actions.pop(attempt.token, None)
+                if action is not None:
+                    action.end()
             case HeadMoved() | Waiting():
                 # Attempts that ended before this event have their results in the journal.
                 self._wake_queues()
@@ -195,8 +195,8 @@ class Poster:
         # Nodes run in parallel, and not every sink shows which one a thought is from.
         prefix = f"{step.name}: " if self._has_nodes else ""
         attempt_key = (step.name, attempt.step_index, attempt.number)
-        gist = Gist(self._redaction, *attempt_key, prefix=prefix, subject=subject)
-        self._gists[attempt.token] = gist
+        action = CurrentAction(self._redaction, *attempt_key, prefix=prefix, subject=subject)
+        self._actions[attempt.token] = action
 
     # --- the thread -------------------------------------------------------------------
 
@@ -263,14 +263,14 @@ class Poster:
     def _pop_newest(self) -> Activity | None:
         """Return the newest thought or action of all attempts; older ones are dropped."""
         activity: Activity | None = None
-        for gist in sorted(self._gists.copy().values(), key=lambda gist: gist.heard_at):
-            if gist.has_news:
-                activity = gist.pop_newest() or activity
+        for action in sorted(self._actions.copy().values(), key=lambda action: action.heard_at):
+            if action.has_news:
+                activity = action.pop_newest() or activity
         return activity
 
     @property
     def _has_news(self) -> bool:
-        return any(gist.has_news for gist in self._gists.copy().values())
+        return any(action.has_news for action in self._actions.copy().values())
 
     def _pause_s(self) -> float | None:
         """Return the seconds until the next post is due; None: wait for an event."""

@@ -29,7 +29,7 @@ from sequencer.plugins.posting.cursor import (
     CursorFile,
     CursorUnreadable,
     Pace,
-    Trouble,
+    PostingProblem,
 )
 from sequencer.plugins.posting.protocol import (
     LONGEST_PAUSE_S,
@@ -86,7 +86,7 @@ class SinkQueue:
         """Where to start without a cursor; None: the head could not be read yet."""
         self._has_news = False
         self._is_off = False
-        self._trouble: Trouble | None = None
+        self._trouble: PostingProblem | None = None
         """The latest failure in the cursor's file, from any process."""
         self.has_tried = False
         """Whether a result was tried since this was last set to False."""
@@ -342,10 +342,10 @@ class SinkQueue:
             text = f"activity sink {self.sink.name!r}: {reason}; results are kept and posted later"
             self._context.notice(self._context.redaction.hide_text(text))
 
-    def _build_trouble(self, error: Exception) -> Trouble:
+    def _build_trouble(self, error: Exception) -> PostingProblem:
         """Return the record of *error*, which ended a try to post a result."""
-        old_trouble = self._trouble or Trouble(utc_now(), 0, "")
-        self._trouble = Trouble(
+        old_trouble = self._trouble or PostingProblem(utc_now(), 0, "")
+        self._trouble = PostingProblem(
             old_trouble.since,
             old_trouble.tries + 1,
             self._context.redaction.hide_text(_describe_failure(error))[:MAX_ERROR_CHARS],

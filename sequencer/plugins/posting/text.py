@@ -132,7 +132,7 @@ _CALL = re.compile(r"-> (\S+)\s*(.*)", re.DOTALL)
 _RESULT = re.compile(r"<- ?(.*)", re.DOTALL)
 
 
-class Gist:
+class CurrentAction:
     """The newest thought or action of one attempt while it runs."""
 
     def __init__(

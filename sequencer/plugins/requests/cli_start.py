@@ -36,7 +36,7 @@ from sequencer.plugins.requests.cli_requests import REQUEST, read_request
 from sequencer.plugins.requests.issues import find_free_name
 from sequencer.plugins.requests.project_requests import build_starter
 from sequencer.plugins.requests.section import get_routing_settings
-from sequencer.plugins.requests.starting import Starter, WantedTeam, describe_lost_cost
+from sequencer.plugins.requests.starting import RequestedTeam, Starter, describe_lost_cost
 from sequencer.plugins.teams import scoring
 from sequencer.plugins.teams.scoring import TeamChoice
 from sequencer.plugins.teams.section import get_team_options
@@ -132,11 +132,11 @@ def _choose_run_name(invocation: Invocation, project: Project, request: Request)
     return name
 
 
-def _to_wanted_team(team: bool | None, size: int | None) -> WantedTeam:
+def _to_wanted_team(team: bool | None, size: int | None) -> RequestedTeam:
     """Return the options about a team as a value."""
     if team is False and size is not None:
         raise UsageRefused("--team-size and --no-team can't be used together")
-    return WantedTeam(team, size)
+    return RequestedTeam(team, size)
 
 
 def _work(

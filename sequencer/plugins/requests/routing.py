@@ -26,7 +26,7 @@ from sequencer.files.yamlfile import parse
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import AfterValidator, Field
 from sequencer.model.answers import find_decision
-from sequencer.model.request import Considered, Label, Request, Route, Source
+from sequencer.model.request import Label, Request, Route, RoutingAttempt, Source
 from sequencer.model.step import Name, PromptName
 from sequencer.workflows.router import format_answer
 
@@ -196,7 +196,7 @@ def route(
     """Return the procedure for *request*: one of *known*.
 
     *classify* returns one of the seven words, or raises `ClassificationFailed` and is called a
-    second time. The rules decide if it is None or raises `NotAsked`.
+    second time. The rules decide if it is None or raises `AgentUnsuitable`.
 
     Raises:
         UnknownName: the procedure that a person or the settings name is not in *known*. Using
@@ -220,7 +220,7 @@ class _Routing:
         self._request = request
         self._settings = settings
         self._known = known
-        self._considered: list[Considered] = []
+        self._considered: list[RoutingAttempt] = []
 
     def route_explicit(self, name: str | None) -> Route | None:
         if name is None:
@@ -234,7 +234,7 @@ class _Routing:
             reason = f"label {label!r} is one of routing.labels.{word}"
             name = self._settings.procedure_for(word)
             if choice is not None:
-                candidate = Considered(
+                candidate = RoutingAttempt(
                     source="label", result=name, why=f"{reason}, which are looked at last"
                 )
                 return choice.replace(considered=(*choice.considered, candidate))
@@ -247,7 +247,7 @@ class _Routing:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 word = parse_classification(classify(self._request))
-            except NotAsked as error:
+            except AgentUnsuitable as error:
                 self._note("classification", _one_line(error.message))
                 return self.route_by_rules()
             except ClassificationFailed as error:
@@ -280,7 +280,7 @@ class _Routing:
     ) -> Route:
         if name not in self._known:
             raise UnknownName("procedure", name, self._known, where=key or None)
-        self._considered.append(Considered(source=source, result=name, why=reason))
+        self._considered.append(RoutingAttempt(source=source, result=name, why=reason))
         return Route(
             procedure=name,
             source=source,
@@ -290,7 +290,7 @@ class _Routing:
         )
 
     def _note(self, source: Source, reason: str) -> None:
-        self._considered.append(Considered(source=source, why=reason))
+        self._considered.append(RoutingAttempt(source=source, why=reason))
 
 
 def _one_line(text: str) -> str:
@@ -328,7 +328,7 @@ class ClassificationFailed(StepFailed):
     """The kind of request is unknown: the agent failed, or its answer is not one of the words."""
 
 
-class NotAsked(ClassificationFailed):
+class AgentUnsuitable(ClassificationFailed):
     """The agent can't run with a classifier's restrictions, so the rules decide."""
 
 
@@ -401,7 +401,7 @@ VAGUE_WORDS = 5
 """A wish for "better" with more words than this is specific enough."""
 
 
-class Guess(Struct, frozen=True):
+class RuleResult(Struct, frozen=True):
     """The result of the rules; word None: no rule matched."""
 
     word: Word | None
@@ -429,7 +429,7 @@ def _rule_patterns() -> Mapping[str, re.Pattern[str]]:
     return {name: re.compile(expanded(form), flags) for name, form in data["forms"].items()}
 
 
-def classify_by_rules(request: Request) -> Guess:
+def classify_by_rules(request: Request) -> RuleResult:
     """Return the word that the rules choose for *request*, and the reason.
 
     >>> classify_by_rules(Request(title="How does authentication work?")).word
@@ -441,18 +441,20 @@ def classify_by_rules(request: Request) -> Guess:
     lines = [line.strip()[:MAX_LINE_CHARS] for line in request.text.splitlines()[:MAX_LINES]]
     for line in (request.title, *lines):
         if forms["debugger"].search(line):
-            return Guess("debugger", "it asks for a reproduction and an approval before the fix")
+            return RuleResult(
+                "debugger", "it asks for a reproduction and an approval before the fix"
+            )
         if forms["orchestrator"].search(line.strip()):
-            return Guess("orchestrator", "it asks for the work to be broken into pieces")
+            return RuleResult("orchestrator", "it asks for the work to be broken into pieces")
     first_line = next((line for line in lines if line), "")
     for line in (request.title, first_line):
         guess = _classify_line(line)
         if guess is not None:
             return guess
-    return Guess(None, "no rule fits its title or the beginning of its text")
+    return RuleResult(None, "no rule fits its title or the beginning of its text")
 
 
-def _classify_line(line: str) -> Guess | None:
+def _classify_line(line: str) -> RuleResult | None:
     sentence = " ".join(line.split())
     forms = _rule_patterns()
     wish = forms["polite"].match(sentence)
@@ -473,7 +475,7 @@ def _classify_line(line: str) -> Guess | None:
     )
     for word, reason, fits in rules:
         if rest and fits(rest):
-            return Guess(word, reason)
+            return RuleResult(word, reason)
     return None
 
 

@@ -45,11 +45,11 @@ from sequencer.executors.protocol import (
     without_tools,
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, format_cost, sum_usages
-from sequencer.model.request import Considered, Definition, Request, Route
+from sequencer.model.request import Definition, Request, Route, RoutingAttempt
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.requests.routing import (
-    NotAsked,
+    AgentUnsuitable,
     RoutingSettings,
     classify_with,
     route,
@@ -113,7 +113,7 @@ class Starter(Struct, frozen=True):
         procedure = self.hooks.procedure(request, choice.procedure)
         if procedure != choice.procedure:
             reason = f"a hook chose it instead of {choice.procedure!r}"
-            by_hook = Considered(source="hook", result=procedure, why=reason)
+            by_hook = RoutingAttempt(source="hook", result=procedure, why=reason)
             candidates = (*choice.considered, by_hook)
             choice = choice.replace(
                 procedure=procedure, source="hook", reason=reason, considered=candidates
@@ -132,7 +132,7 @@ class Starter(Struct, frozen=True):
         self,
         request: Request,
         explicit: str | None = None,
-        wanted: WantedTeam | None = None,
+        wanted: RequestedTeam | None = None,
         route: Route | None = None,
     ) -> Definition:
         """Return the definition of a run for *request*; nothing is stored or started.
@@ -170,7 +170,7 @@ class Starter(Struct, frozen=True):
         )
 
     def choose_team(
-        self, request: Request, chosen: Route, wanted: WantedTeam | None = None
+        self, request: Request, chosen: Route, wanted: RequestedTeam | None = None
     ) -> TeamChoice | None:
         """Return whether a team works on *request*; None: teams are not available.
 
@@ -178,12 +178,12 @@ class Starter(Struct, frozen=True):
             PluginUnavailable: a person asked for a team, and teams are disabled.
         """
         if self.team is None:
-            if wanted not in (None, WantedTeam()):
+            if wanted not in (None, RequestedTeam()):
                 raise extensions.PluginUnavailable("a team", "teams")
             return None
-        name, wanted = chosen.procedure, wanted or WantedTeam()
+        name, wanted = chosen.procedure, wanted or RequestedTeam()
         is_builtin = name in PROCEDURES and self.registry.get(name) == builtin_procedure(name)
-        if is_builtin and self.team.options.enabled and wanted == WantedTeam():
+        if is_builtin and self.team.options.enabled and wanted == RequestedTeam():
             # If a hook changes the steps, this is no longer the built-in procedure.
             procedure = self.registry.get(name)
             is_builtin = self.hooks.steps(request, procedure) == procedure
@@ -311,7 +311,7 @@ SUFFIX = "-team"
 """Suffix of the workflow in which a team does the work of a procedure."""
 
 
-class WantedTeam(Struct, frozen=True):
+class RequestedTeam(Struct, frozen=True):
     """The person's choice of a team."""
 
     asked: bool | None = None
@@ -327,7 +327,7 @@ class TeamStarter(Struct, frozen=True):
     routing: RoutingSettings
 
     def choose(
-        self, request: Request, chosen: Route, wanted: WantedTeam, *, is_builtin: bool
+        self, request: Request, chosen: Route, wanted: RequestedTeam, *, is_builtin: bool
     ) -> TeamChoice:
         """Return whether a team works on *request*, for which *chosen* is the route.
 
@@ -439,7 +439,7 @@ class Questions:
 
         Raises:
             ConfigurationError: the agent is not configured, or is not installed.
-            NotAsked: it can't be started without tools, or no folder can be created for it.
+            AgentUnsuitable: it can't be started without tools, or no folder can be created for it.
             StepFailed: it failed, did not answer in time, or no time was left to ask it.
             Interrupted: a person interrupted it.
             NotTrusted: the project may not start agents on this machine.
@@ -467,7 +467,9 @@ class Questions:
         name, candidate, _ = self._agents.choose_installed(step, "classifier")
         executor = without_tools(candidate, self._project)
         if isinstance(executor, Objection):
-            raise NotAsked(f"agent {name!r} is not asked: {executor.reason}", hint=executor.hint)
+            raise AgentUnsuitable(
+                f"agent {name!r} is not asked: {executor.reason}", hint=executor.hint
+            )
         self.asked = name
         field = next((name for name in WITHOUT_TOOLS if name in executor.supported_fields), None)
         step = step if field is None else step.replace(**{field: True})
@@ -507,5 +509,5 @@ class Questions:
             # No shared folder as a fallback: a client would read settings of others above it.
             reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else error
             problem = f"there is no folder for it ({reason})"
-            raise NotAsked(f"agent {agent!r} is not asked: {problem}") from error
+            raise AgentUnsuitable(f"agent {agent!r} is not asked: {problem}") from error
         return folder

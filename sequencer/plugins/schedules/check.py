@@ -11,8 +11,8 @@ from sequencer.errors import ConfigurationError, run_option
 from sequencer.plugins.schedules.section import get_schedules
 from sequencer.plugins.schedules.timers import (
     find_entries,
-    find_entry_lacks,
     find_lost_programs,
+    find_missing_requirements,
     find_runs_without_timer,
     scheduled_workflows,
     tick_log,
@@ -50,8 +50,8 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
         message = "no timer on this machine runs the ticks of this run, so it never starts"
         hint = f"sequencer {run_option(run)}schedule install"
         yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
-    for entry, lack in find_entry_lacks(project, entries):
-        yield Diagnostic(Level.WARNING, Area.CONFIGURATION, lack.what, entry.name, lack.hint)
+    for entry, missing in find_missing_requirements(project, entries):
+        yield Diagnostic(Level.WARNING, Area.CONFIGURATION, missing.what, entry.name, missing.hint)
     for lost in find_lost_programs(settings, entries, os.environ):
         program, in_shell = lost.program, lost.in_shell
         message = f"a timer's tick does not find {program!r}, which is {in_shell} in this shell"

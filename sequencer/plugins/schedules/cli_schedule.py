@@ -38,10 +38,10 @@ from sequencer.plugins.schedules.installers import (
 )
 from sequencer.plugins.schedules.schedules import list_scheduled_runs
 from sequencer.plugins.schedules.timer_needs import (
-    Lack,
-    find_cron_lacks,
-    find_key_lacks,
-    find_trust_lacks,
+    MissingRequirement,
+    find_missing_for_cron,
+    find_missing_keys,
+    find_missing_trust,
     list_run_workflows,
 )
 from sequencer.plugins.schedules.timers import (
@@ -202,22 +202,24 @@ def _install_ticks(
     invocation.notify(f"one due step runs {_format_frequency(job)}; the full record: {log}")
     project = invocation.project()
     workflows = list_run_workflows(project, invocation.run_name, is_all=is_all)
-    lacks = [*_find_lacks(project, workflows, job)]
+    missing_requirements = [*_find_missing(project, workflows, job)]
     if isinstance(installer, Cron):
-        of_cron = [*find_cron_lacks(installer.read_lines(), log)]
-        lacks += of_cron
+        of_cron = [*find_missing_for_cron(installer.read_lines(), log)]
+        missing_requirements += of_cron
         if not of_cron:
             invocation.notify("cron mails what you have to know")
-    notices = [f"{lack.what}\n  {lack.hint}" for lack in lacks]
+    notices = [f"{missing.what}\n  {missing.hint}" for missing in missing_requirements]
     invocation.show_notices([*notices, *_agent_warnings(project, workflows)])
     for line in _describe_next_ticks(invocation, installer, job.name):
         invocation.notify(line)
 
 
-def _find_lacks(project: Project, workflows: list[Workflow], job: Job) -> Iterator[Lack]:
+def _find_missing(
+    project: Project, workflows: list[Workflow], job: Job
+) -> Iterator[MissingRequirement]:
     """Yield what the timer's ticks need and only this shell has."""
-    yield from find_trust_lacks(project)
-    yield from find_key_lacks(project, workflows, Path(job.env_file) if job.env_file else None)
+    yield from find_missing_trust(project)
+    yield from find_missing_keys(project, workflows, Path(job.env_file) if job.env_file else None)
 
 
 def _agent_warnings(project: Project, workflows: list[Workflow]) -> list[str]:

@@ -1,7 +1,7 @@
 """What a timer's ticks need, and what this machine or the timer's environment lacks.
 
 A timer starts with an almost empty environment, can't ask anyone, and can report only by mail.
-Each lack is one line for a person, with a hint.
+Each missing requirement is one line for a person, with a hint.
 
 Not promised: that mail arrives, or that a key is valid.
 """
@@ -37,7 +37,7 @@ _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS", "PASSPHRASE")
 _FIRST_PROCESS = 1
 
 
-class Lack(Struct, frozen=True):
+class MissingRequirement(Struct, frozen=True):
     """Something that is missing, and a hint."""
 
     what: str
@@ -61,18 +61,20 @@ def list_run_workflows(project: Project, run: str | None, *, is_all: bool) -> li
     return [*workflows.values()]
 
 
-def find_cron_lacks(lines: Iterable[str], log: str) -> Iterator[Lack]:
+def find_missing_for_cron(lines: Iterable[str], log: str) -> Iterator[MissingRequirement]:
     """Yield what cron on this machine lacks; *lines* are the lines of the crontab."""
     if not _is_running(CRONS):
-        yield Lack("no cron daemon runs on this machine", "start it; without it no tick comes")
+        yield MissingRequirement(
+            "no cron daemon runs on this machine", "start it; without it no tick comes"
+        )
     search_path = os.pathsep.join((os.environ.get("PATH", ""), *MAIL_PATH))
     advice = f"look at 'sequencer status' and {log}"
     if shutil.which("sendmail", path=search_path) is None:
-        yield Lack(
+        yield MissingRequirement(
             "no program on this machine sends mail (sendmail), so cron can't mail you", advice
         )
     elif any(re.fullmatch(r"\s*MAILTO\s*=\s*(\"\"|'')?\s*", line) for line in lines):
-        yield Lack("MAILTO is empty in your crontab, so cron sends no mail", advice)
+        yield MissingRequirement("MAILTO is empty in your crontab, so cron sends no mail", advice)
 
 
 def _is_running(names: Collection[str]) -> bool:
@@ -86,35 +88,37 @@ def _is_running(names: Collection[str]) -> bool:
     return any(process.info["name"] in names for process in psutil.process_iter(["name"]))
 
 
-def find_trust_lacks(project: Project) -> Iterator[Lack]:
-    """Yield a lack if a timer's tick would refuse to work on *project*."""
+def find_missing_trust(project: Project) -> Iterator[MissingRequirement]:
+    """Yield one if a timer's tick would refuse to work on *project*."""
     with suppress(SequencerError):  # `check` reports a bad record
         if project.trust.refusal(by_record=True) is not None:
             note = f" ({TRUST} is set only in this shell)" if project.trust.is_vouched_for else ""
             hint = "each tick refuses with exit code 2 until you run 'sequencer trust'"
-            yield Lack(f"the project is not trusted{note}", hint)
+            yield MissingRequirement(f"the project is not trusted{note}", hint)
 
 
-def find_key_lacks(
+def find_missing_keys(
     project: Project, workflows: Iterable[Workflow], env_file: Path | None
-) -> Iterator[Lack]:
+) -> Iterator[MissingRequirement]:
     """Yield the keys and settings in variables that this shell has and a timer does not."""
-    if env_file is not None and (lack := _find_file_lack(env_file)) is not None:
-        yield lack
+    if env_file is not None and (missing := _find_missing_file(env_file)) is not None:
+        yield missing
     missing_names = sorted(_variables(project, workflows) - _read_variable_names(env_file))
     if missing_names:
         verb = "is" if len(missing_names) == 1 else "are"
         hint = "put it into a file of NAME=value lines (mode 600) and name that with --env-file"
-        yield Lack(f"{', '.join(missing_names)} {verb} set only in this shell", hint)
+        yield MissingRequirement(f"{', '.join(missing_names)} {verb} set only in this shell", hint)
 
 
-def _find_file_lack(path: Path) -> Lack | None:
+def _find_missing_file(path: Path) -> MissingRequirement | None:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        return Lack(f"{path} can't be read: {error.strerror}", "write the keys into it")
+        return MissingRequirement(
+            f"{path} can't be read: {error.strerror}", "write the keys into it"
+        )
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        return Lack(f"other users may read {path}", f"chmod 600 {path}")
+        return MissingRequirement(f"other users may read {path}", f"chmod 600 {path}")
     return None
 
 

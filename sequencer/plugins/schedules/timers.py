@@ -31,9 +31,9 @@ from sequencer.files.textfile import slug
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.schedules.section import get_schedules
 from sequencer.plugins.schedules.timer_needs import (
-    Lack,
-    find_cron_lacks,
-    find_key_lacks,
+    MissingRequirement,
+    find_missing_for_cron,
+    find_missing_keys,
     list_run_workflows,
 )
 from sequencer.project.agents import CLIENTS
@@ -78,7 +78,7 @@ class Entry(Struct, frozen=True):
         return self.is_all or self.run == run
 
 
-class Lost(Struct, frozen=True):
+class MissingProgram(Struct, frozen=True):
     """A program that this shell finds, and that an entry's tick finds elsewhere or not at all."""
 
     entry: Entry
@@ -141,22 +141,24 @@ def scheduled_workflows(project: Project) -> Iterator[Workflow]:
         yield from list_run_workflows(project, run, is_all=False)
 
 
-def find_entry_lacks(project: Project, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Lack]]:
+def find_missing_requirements(
+    project: Project, entries: Sequence[Entry]
+) -> Iterator[tuple[Entry, MissingRequirement]]:
     """Yield what the ticks of installed *entries* need but do not have."""
     for entry in entries:
         workflows = list_run_workflows(project, entry.run, is_all=entry.is_all)
         env_file = None if entry.env_file is None else Path(entry.env_file)
-        for lack in find_key_lacks(project, workflows, env_file):
-            yield entry, lack
+        for missing in find_missing_keys(project, workflows, env_file):
+            yield entry, missing
     if (cron := next((entry for entry in entries if entry.is_of_cron), None)) is not None:
         log = log_of_all(project.settings) if cron.is_all else tick_log(project.settings, cron.run)
-        for lack in find_cron_lacks(_read_crontab().splitlines(), str(log)):
-            yield cron, lack
+        for missing in find_missing_for_cron(_read_crontab().splitlines(), str(log)):
+            yield cron, missing
 
 
 def find_lost_programs(
     settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]
-) -> Iterator[Lost]:
+) -> Iterator[MissingProgram]:
     """Yield programs that the ticks of installed *entries* don't find, or find elsewhere.
 
     If none is installed, the entry that would be printed is checked.
@@ -172,7 +174,7 @@ def find_lost_programs(
             if in_shell and (
                 in_tick is None or _resolve_folder(in_shell) != _resolve_folder(in_tick)
             ):
-                yield Lost(entry, program, in_shell, in_tick)
+                yield MissingProgram(entry, program, in_shell, in_tick)
 
 
 def _resolve_folder(program: str) -> tuple[str, str]:

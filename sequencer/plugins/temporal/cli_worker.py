@@ -15,7 +15,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.views.progress import end_line, prefix_time, start_line
-from sequencer.engine.events import AttemptEnded, AttemptStarted, Noticed, RunEvent
+from sequencer.engine.events import AttemptEnded, AttemptStarted, NoticeGiven, RunEvent
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.project.dependencies import extra_hint
 from sequencer.project.schema import SHARED
@@ -116,7 +116,7 @@ def _print_event(invocation: Invocation, run: str | None, event: RunEvent) -> No
             text = start_line(attempt, log)
         case AttemptEnded(attempt, outcome, verdict):
             text = end_line(attempt, outcome, verdict)
-        case Noticed(text):
+        case NoticeGiven(text):
             text = f"notice: {text}"
         case _:
             return

@@ -17,7 +17,7 @@ from typing import Any
 from temporalio.client import RPCTimeoutOrCancelledError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from sequencer.engine.events import Noticed
+from sequencer.engine.events import NoticeGiven
 from sequencer.errors import ClaimHeld, SequencerError
 from sequencer.model.head import Status
 from sequencer.plugins.temporal.connection import CALL_TIMEOUT, make_unreachable_error
@@ -153,7 +153,7 @@ async def move_all_to_edition(store: RemoteRun, notify: Notify) -> None:
                 except SequencerError as error:
                     name = (await run.memo()).get(RUN, {}).get("run_name")
                     if (run.id, error.message) not in reported_errors:
-                        await asyncio.to_thread(notify, name, Noticed(error.message))
+                        await asyncio.to_thread(notify, name, NoticeGiven(error.message))
                     reported_errors.add((run.id, error.message))
             is_away = False
         except SequencerError:
@@ -166,5 +166,5 @@ async def move_all_to_edition(store: RemoteRun, notify: Notify) -> None:
             )
             is_away = True
         if words:
-            await asyncio.to_thread(notify, "all runs", Noticed(words))
+            await asyncio.to_thread(notify, "all runs", NoticeGiven(words))
         await asyncio.sleep(LOOK_S)

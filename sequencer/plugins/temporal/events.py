@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.engine.dispatch import RemoteAttempt
-from sequencer.engine.events import MadeElsewhere, RunEvent
+from sequencer.engine.events import AttemptElsewhere, RunEvent
 from sequencer.history.facts import read_facts
 from sequencer.model.evidence import read_evidence
 from sequencer.model.head import Head
@@ -142,7 +142,7 @@ class EventReader:
                     by_token.pop(fact["token"], None)
 
 
-class Elsewhere:
+class AttemptReporter:
     """Reports each start and end of another process's attempt once."""
 
     def __init__(self, head: Head, own: str) -> None:
@@ -152,15 +152,17 @@ class Elsewhere:
         self.running: dict[int, str] = {}
         """Workers of the attempts whose start was reported but not their end, by token."""
 
-    def report_starts(self, head: Head, pending: Mapping[int, str]) -> Iterator[MadeElsewhere]:
+    def report_starts(self, head: Head, pending: Mapping[int, str]) -> Iterator[AttemptElsewhere]:
         """Yield the start of each attempt of *head* that another worker in *pending* has taken."""
         for claim in head.claims:
             maker = pending.get(claim.token, "")
             if maker not in ("", self._own, self.running.get(claim.token)):
                 self.running[claim.token] = maker
-                yield MadeElsewhere(claim.step, claim.step_index, claim.attempt, worker_name(maker))
+                yield AttemptElsewhere(
+                    claim.step, claim.step_index, claim.attempt, worker_name(maker)
+                )
 
-    def report_ends(self, reader: EventReader) -> Iterator[MadeElsewhere]:
+    def report_ends(self, reader: EventReader) -> Iterator[AttemptElsewhere]:
         """Yield the ends of attempts in the records of *reader*, which forgets the records.
 
         An attempt that started and ended since the last look is yielded twice, start first.
@@ -172,7 +174,7 @@ class Elsewhere:
             if not is_end or token in self._ended or maker in ("", self._own):
                 continue
             place = fact["step"], fact["step_index"], fact["attempt"]
-            attempt = MadeElsewhere(*place, worker_name(maker))
+            attempt = AttemptElsewhere(*place, worker_name(maker))
             if token not in self.running:
                 yield attempt
             self.running.pop(token, None)

@@ -116,7 +116,7 @@ class MemoStore:
         self.sizes |= measure_documents(changed)
 
 
-class HeldGraphChanges(GraphChanges):
+class MemoGraphChanges(GraphChanges):
     """Changes a graph's run inside a workflow; outputs are in the `MemoStore`."""
 
     def read_output(self, name: str) -> str:

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from temporalio.client import RPCTimeoutOrCancelledError, WorkflowHistoryEventAsyncIterator
 from temporalio.service import RPCError
 
-from sequencer.engine.events import Emit, HeadMoved, MadeElsewhere, Noticed
+from sequencer.engine.events import AttemptElsewhere, Emit, HeadMoved, NoticeGiven
 from sequencer.model.head import Head
 from sequencer.plugins.temporal.connection import CALL_TIMEOUT, identity
-from sequencer.plugins.temporal.events import Elsewhere, EventReader, RunSeen
+from sequencer.plugins.temporal.events import AttemptReporter, EventReader, RunSeen
 from sequencer.plugins.temporal.remote_run import RemoteRun
 from sequencer.plugins.temporal.wire import (
     unpack_head,
@@ -36,7 +36,7 @@ class NewsWatch:
         """
         self._store, self._started_here, self._emit = store, started_here, emit
         self._first, self._revision = head.token, head.revision
-        self._news, self._reader = Elsewhere(head, identity()), EventReader()
+        self._news, self._reader = AttemptReporter(head, identity()), EventReader()
         self._execution = ""
         self._pages: WorkflowHistoryEventAsyncIterator | None = None
 
@@ -49,7 +49,7 @@ class NewsWatch:
 
     async def notify(self, text: str) -> None:
         """Report *text* as a notice to people."""
-        await asyncio.to_thread(self._emit, Noticed(text))
+        await asyncio.to_thread(self._emit, NoticeGiven(text))
 
     async def report_news(self) -> None:
         """Report what is new; the caller reports a server that does not answer."""
@@ -58,7 +58,7 @@ class NewsWatch:
                 # In a thread: writing to a terminal may block.
                 await asyncio.to_thread(self._emit, event)
 
-    async def _collect_news(self) -> AsyncIterator[HeadMoved | MadeElsewhere]:
+    async def _collect_news(self) -> AsyncIterator[HeadMoved | AttemptElsewhere]:
         description = await self._store.fetch_description()
         if description is None:
             return

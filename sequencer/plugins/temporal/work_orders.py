@@ -18,7 +18,7 @@ from typing import Any, ClassVar, cast
 
 from msgspec.structs import replace
 
-from sequencer.engine.capacity import Shares
+from sequencer.engine.capacity import BudgetShares
 from sequencer.engine.changes import Changes
 from sequencer.engine.decide import (
     End,
@@ -50,7 +50,7 @@ from sequencer.model.sequence.order import find_current_ref, step_at
 from sequencer.model.sequence.sequence_kind import ContinuationKind
 from sequencer.model.transitions import StepRef, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
-from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
+from sequencer.plugins.temporal.memo import MemoGraphChanges, MemoStore
 from sequencer.plugins.temporal.wire import (
     AttemptReport,
     Ticket,
@@ -454,7 +454,7 @@ class GraphWorkOrder(WorkOrder):
             graphs = TASK_GRAPHS.get(even_disabled=True) or TASK_GRAPHS.require()
             capacity_rule, expander = graphs.load(rules)
         self._capacity_rule = capacity_rule
-        self._nodes = HeldGraphChanges(cast("Store", store), self.workflow, expander)
+        self._nodes = MemoGraphChanges(cast("Store", store), self.workflow, expander)
         self._bind_changes(self._nodes)
         self.budget = GraphBudget(
             self._mode,
@@ -466,7 +466,7 @@ class GraphWorkOrder(WorkOrder):
         )
         if "kept" in data:
             self.budget.restore(data["kept"])
-        self._shares = Shares(
+        self._shares = BudgetShares(
             self._run_limits, self._capacity_rule, build_run_owner(store.head.run_id)
         )
         self._shares.own_usd = self.budget.usd_left

@@ -30,7 +30,7 @@ from temporalio.worker import Worker as Server
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from sequencer.engine.allowance import Allowance
-from sequencer.engine.events import Noticed
+from sequencer.engine.events import NoticeGiven
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
@@ -195,7 +195,7 @@ class Activities:
             # Nothing is wrong with the step: a worker that reaches the server makes it.
             raise _make_error(failure.message, type=LOST) from failure
         except SequencerError as refusal:
-            self._notify(run.rpartition("/")[2], Noticed(f"not run here: {refusal}"))
+            self._notify(run.rpartition("/")[2], NoticeGiven(f"not run here: {refusal}"))
             raise _make_refusal(refusal) from refusal
         return pack_report(result, error, identity() if self.is_ending else None)
 
@@ -327,7 +327,7 @@ def work_on(
         emit = worker.performer.emit
         watch = NewsWatch(store, head, lambda: attempts.started[store.id], emit)
         if place := store.find_worker_location():
-            emit(Noticed(f"the run's steps run on {place}, where 'sequencer worker' runs"))
+            emit(NoticeGiven(f"the run's steps run on {place}, where 'sequencer worker' runs"))
         elif "positions" in order:
             # This process must make them: it has the terminal, the clone and the agents.
             order["queue"] = f"{store.options.queue}/{order['id']}"

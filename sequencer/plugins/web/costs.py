@@ -9,12 +9,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.history.facts import RecordedFact
-from sequencer.history.totals import Maker, Total
+from sequencer.history.totals import Total, UsageKey
 from sequencer.model.outcome import Usage, format_count, sum_usages
 from sequencer.plugins.metrics.facts import Cap, list_caps
 from sequencer.plugins.web.drawings import Series, stacked_svg
 from sequencer.plugins.web.pages import Page, Query, collect_folders, took
-from sequencer.plugins.web.records import UNKNOWN, Spent
+from sequencer.plugins.web.records import UNKNOWN, AttemptUsage
 from sequencer.plugins.web.site import RunRow, Site
 from sequencer.store.identity import utc_now
 
@@ -32,7 +32,7 @@ class Measure(Struct, frozen=True):
     """A quantity whose growth a plot shows."""
 
     word: str
-    value: Callable[[Spent], float]
+    value: Callable[[AttemptUsage], float]
     label: Callable[[float], str]
 
 
@@ -51,14 +51,14 @@ _CAPPED = {
     "seconds": MEASURES["time"],
 }
 """Unit of a cap -> its measure."""
-PARTS: Mapping[str, Callable[[str, Spent], str]] = {
+PARTS: Mapping[str, Callable[[str, AttemptUsage], str]] = {
     "agent": lambda _, expense: expense.agent,
     "step": lambda _, expense: expense.step,
     "run": lambda run, _: run,
 }
 
 
-class Judge(Struct):
+class JudgeVerdicts(Struct):
     """The verdicts of one judging step in one run."""
 
     row: RunRow
@@ -98,8 +98,8 @@ def build_costs_page(site: Site, query: Query) -> Page:
         part_name if part_name in PARTS else "agent",
     )
     sums = dict[str, dict[tuple[str, str], Total]]()
-    expenses: list[tuple[str, Spent]] = []
-    rows, reviews, cut_count = list(site.rows()), list[Judge](), 0
+    expenses: list[tuple[str, AttemptUsage]] = []
+    rows, reviews, cut_count = list(site.rows()), list[JudgeVerdicts](), 0
     run_usages = [(row, row.look, row.head.usage) for row in rows if row.head]
     for row in rows:
         story = row.project.story(row)
@@ -140,7 +140,7 @@ def _sort_totals(totals: Mapping[tuple[str, str], Total]) -> list[tuple[tuple[st
 
 
 def _sum_up(
-    sums: dict[str, dict[tuple[str, str], Total]], row: RunRow, makers: Mapping[Maker, Total]
+    sums: dict[str, dict[tuple[str, str], Total]], row: RunRow, makers: Mapping[UsageKey, Total]
 ) -> None:
     for maker, addition in makers.items():
         keys = {"step": (row.named(maker.step), str(row.facts.get("workflow", "")))}
@@ -154,12 +154,12 @@ def _sum_up(
             total.usage = total.usage.plus(addition.usage)
 
 
-def list_reviews(row: RunRow, judged: Iterable[RecordedFact]) -> Iterator[Judge]:
+def list_reviews(row: RunRow, judged: Iterable[RecordedFact]) -> Iterator[JudgeVerdicts]:
     """Yield the verdicts of each judging step in the run of *row*."""
-    reviews: dict[str, Judge] = {}
+    reviews: dict[str, JudgeVerdicts] = {}
     for fact in judged:
         verdict = fact.details["verdict"]
-        review = reviews.setdefault(fact.step, Judge(row, row.named(fact.step)))
+        review = reviews.setdefault(fact.step, JudgeVerdicts(row, row.named(fact.step)))
         review.verdicts.append(bool(verdict.get("pass")))
         if not verdict.get("pass"):
             review.reason = str(verdict.get("reason", ""))
@@ -186,7 +186,9 @@ def list_forecasts(row: RunRow) -> Iterator[Forecast]:
 
 
 def plot_growth(
-    spent: Sequence[tuple[str, Spent]], measure: Measure, part: Callable[[str, Spent], str]
+    spent: Sequence[tuple[str, AttemptUsage]],
+    measure: Measure,
+    part: Callable[[str, AttemptUsage], str],
 ) -> tuple[str, list[Series]]:
     """Return a plot of how *measure* grew, divided by *part*, and the areas that it shows.
 

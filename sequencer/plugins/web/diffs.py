@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from sequencer.cli.views.text import strip_controls
 from sequencer.errors import SequencerError
-from sequencer.history.story import Try
+from sequencer.history.story import StoryEntry
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.web.site import RunRow
 
@@ -30,7 +30,7 @@ class Diff(Struct, frozen=True):
     """The command that shows all of it; empty: nothing was left out."""
 
 
-def read_diff(row: RunRow, attempt: Try) -> Diff | None:
+def read_diff(row: RunRow, attempt: StoryEntry) -> Diff | None:
     """Return the change that *attempt* made; None: its record has none.
 
     This runs no code of the repository, and asks no remote.
@@ -64,7 +64,7 @@ def _classify_lines(lines: list[str]) -> Iterator[tuple[str, str]]:
         yield _KINDS.get(line[:1], "") if is_in_hunk else "file", line
 
 
-def _git_arguments(row: RunRow, attempt: Try) -> tuple[str, tuple[str, ...]]:
+def _git_arguments(row: RunRow, attempt: StoryEntry) -> tuple[str, tuple[str, ...]]:
     """Return the git command that shows the change of *attempt*, and its commits; () if none."""
     remains = attempt.outcome.get("left") or {}
     if remains.get("merged"):

@@ -15,7 +15,7 @@ from html import escape
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.cli.views.states import LOOKS, StateLook, sanitize_text
+from sequencer.cli.views.states import STATE_DISPLAYS, StateDisplay, sanitize_text
 from sequencer.cli.views.text import shorten_middle
 from sequencer.history.view import FlowView, NodeState
 from sequencer.plugins.drawing.gantt import Gantt
@@ -123,7 +123,7 @@ class RingReview(Struct, frozen=True):
 
 
 def ring_svg(
-    steps: Sequence[tuple[str, StateLook, str]], title: str, review: RingReview | None = None
+    steps: Sequence[tuple[str, StateDisplay, str]], title: str, review: RingReview | None = None
 ) -> str:
     """Return a cycle as a ring; *steps* has (name, look, link) for each step.
 
@@ -162,7 +162,7 @@ def ring_svg(
                 (0, -4),
                 pill_width,
                 _shorten_for_pill(review.name),
-                f"{LOOKS[review.state].css} eye",
+                f"{STATE_DISPLAYS[review.state].css} eye",
                 review.link,
             )
         )
@@ -193,7 +193,7 @@ def _ring_line(kind: str, text: str, y: float) -> str:
     )
 
 
-_UNMARKED = (LOOKS["pending"].css, LOOKS["ready"].css)
+_UNMARKED = (STATE_DISPLAYS["pending"].css, STATE_DISPLAYS["ready"].css)
 """Pills in these states have no mark: nothing has happened yet."""
 
 

@@ -37,7 +37,7 @@ REMOTE_S = 1.0
 CHUNK_BYTES = 64 * 1024
 
 
-class MadePage(Struct, frozen=True):
+class RenderedPage(Struct, frozen=True):
     """The parts of a page, and a digest of them as their id."""
 
     page: Page
@@ -45,7 +45,7 @@ class MadePage(Struct, frozen=True):
     id: str
 
 
-class Wakes:
+class FolderWatcher:
     """Watches folders for changes until it is closed."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -94,14 +94,14 @@ def _read_inode(path: Path) -> int:
 class PageChannel:
     """One page that browsers follow."""
 
-    def __init__(self, address: str, render: Callable[[str], MadePage]) -> None:
+    def __init__(self, address: str, render: Callable[[str], RenderedPage]) -> None:
         """Start to follow the page at *address*; *render* makes it, in a thread."""
-        self.made: MadePage | None = None
+        self.made: RenderedPage | None = None
         self.is_over = False
         self._address, self._render = address, render
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
-        self._wakes = Wakes(self._changed.set)
+        self._watcher = FolderWatcher(self._changed.set)
         self._task = asyncio.create_task(self._follow_page())
         self.readers = 0
 
@@ -114,7 +114,7 @@ class PageChannel:
                 self.made = made_page
                 if is_new:
                     self._notify()
-                if self._wakes.watch((*made_page.page.folders, *made_page.page.lists)):
+                if self._watcher.watch((*made_page.page.folders, *made_page.page.lists)):
                     # A change between rendering and watching would be missed: render again.
                     self._changed.set()
                 try:
@@ -135,7 +135,7 @@ class PageChannel:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def wait_for_newer(self, seen: str) -> MadePage | None:
+    async def wait_for_newer(self, seen: str) -> RenderedPage | None:
         """Wait for a page other than the one *seen* and return it; None after `SILENCE_S`."""
         while not self.is_over and (self.made is None or self.made.id == seen):
             try:
@@ -147,13 +147,13 @@ class PageChannel:
     def close(self) -> None:
         """Stop following the page."""
         self._task.cancel()
-        self._wakes.close()
+        self._watcher.close()
 
 
 class Channels:
     """The followed pages; browsers that follow the same address share one channel."""
 
-    def __init__(self, render: Callable[[str], MadePage]) -> None:
+    def __init__(self, render: Callable[[str], RenderedPage]) -> None:
         """Start with no pages; *render* returns the page at an address."""
         self._render = render
         self._open: dict[str, PageChannel] = {}
@@ -206,8 +206,8 @@ async def follow_log(path: Path, offset: int) -> AsyncIterator[str]:
     The id of an event is the offset after its last line.
     """
     change = asyncio.Event()
-    wakes = Wakes(change.set)
-    wakes.watch([path.parent])
+    watcher = FolderWatcher(change.set)
+    watcher.watch([path.parent])
     try:
         yield "retry: 2000\n\n"
         while True:
@@ -223,7 +223,7 @@ async def follow_log(path: Path, offset: int) -> AsyncIterator[str]:
                 yield ": still here\n\n"
             await asyncio.sleep(SETTLE_S)
     finally:
-        wakes.close()
+        watcher.close()
 
 
 def read_lines(path: Path, offset: int) -> tuple[str, int]:

@@ -112,19 +112,21 @@ def mcp(invocation: Invocation) -> None:
 
     # The answer is cached: the process that started this server may end before a decision.
     is_inside_agent()
-    desk = Desk(invocation.config, lambda text: ToolError(_frame_as_data(text[-MAX_CHARS:])))
+    mcp_tools = McpTools(
+        invocation.config, lambda text: ToolError(_frame_as_data(text[-MAX_CHARS:]))
+    )
     server = MCPServer(
         "sequencer",
         version=__version__,
         instructions=ABOUT,
         log_level="ERROR",
         subscriptions=False,
-        tools=_tools(desk),
+        tools=_tools(mcp_tools),
     )
     server.run("stdio")
 
 
-def _tools(desk: Desk) -> list[Tool]:
+def _tools(mcp_tools: McpTools) -> list[Tool]:
     """Return the tools for a client; they refuse unknown arguments."""
     # Imported here, because the package is an extra.
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415
@@ -146,8 +148,17 @@ def _tools(desk: Desk) -> list[Tool]:
     changes = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False)
     tools = []
     for hints, methods in (
-        (reads, (desk.list_runs, desk.show_run, desk.inbox, desk.read_log, desk.plan)),
-        (changes, (desk.answer, desk.start_run)),
+        (
+            reads,
+            (
+                mcp_tools.list_runs,
+                mcp_tools.show_run,
+                mcp_tools.inbox,
+                mcp_tools.read_log,
+                mcp_tools.plan,
+            ),
+        ),
+        (changes, (mcp_tools.answer, mcp_tools.start_run)),
     ):
         for method in methods:
             tool = Strict.from_function(method, annotations=hints, structured_output=False)
@@ -169,7 +180,7 @@ def _describe_errors(error: ValidationError, known_names: Sequence[str]) -> Iter
             yield f"{name}: {format_message(problem)}"
 
 
-class Desk:
+class McpTools:
     """The tools; each call reads the project again, as a command does."""
 
     def __init__(self, config: Path | None, failure: Callable[[str], Exception]) -> None:

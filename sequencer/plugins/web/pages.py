@@ -25,7 +25,7 @@ from sequencer.cli.views.runs import Open
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.files.textfile import slug
-from sequencer.history.story import StepTries
+from sequencer.history.story import StepAttempts
 from sequencer.model.head import Head
 from sequencer.model.kind import ReadinessKind
 from sequencer.model.limits import parse_time
@@ -299,7 +299,7 @@ def _failure(row: RunRow) -> str:
     return max(attempts, key=lambda attempt: attempt.revision).said if attempts else ""
 
 
-def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, StepTries]:
+def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, StepAttempts]:
     """Return the steps of the run of *row* that were started; see `ShownProject.story`."""
     return row.project.story(row, is_whole=is_whole).steps
 
@@ -362,24 +362,24 @@ def _schedules(site: Site) -> Iterator[Scheduled]:
                 )
 
 
-class Hit(Struct, frozen=True):
+class SearchHit(Struct, frozen=True):
     """An attempt that contains the searched text."""
 
     row: RunRow
-    step: StepTries
+    step: StepAttempts
     place: int
     """Number of the attempt, from 1."""
     text: str
 
 
-def _hits(rows: Iterable[RunRow], search: str) -> Iterator[Hit]:
+def _hits(rows: Iterable[RunRow], search: str) -> Iterator[SearchHit]:
     """Yield the attempts of *rows* whose step, answer or error contains *search*, in this order."""
     for row in rows:
         for step in reversed(tried_steps(row, is_whole=True).values()):
             for place, attempt in enumerate(step.tries, 1):
                 lines = (attempt.step, *attempt.said.splitlines())
                 if hit := next((line for line in lines if search in line.casefold()), ""):
-                    yield Hit(row, step, place, hit[:MAX_SHOWN])
+                    yield SearchHit(row, step, place, hit[:MAX_SHOWN])
 
 
 def _update_time(row: RunRow) -> float:

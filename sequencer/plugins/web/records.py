@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from sequencer.engine.run import Run
 from sequencer.history.facts import RecordedFact, list_facts, read_facts
-from sequencer.history.story import StepTries, Story
+from sequencer.history.story import StepAttempts, Story
 from sequencer.history.totals import CLASSIFICATION
 from sequencer.model.head import Head
 from sequencer.model.outcome import Quota, Usage
@@ -32,7 +32,7 @@ KEPT_CHARS = 600
 Fact = dict[str, Any]
 
 
-class Spent(Struct, frozen=True):
+class AttemptUsage(Struct, frozen=True):
     """What one attempt used, and when."""
 
     at: float
@@ -46,11 +46,11 @@ class Spent(Struct, frozen=True):
         return self.usage.input_tokens + self.usage.output_tokens
 
 
-def to_spent(fact: RecordedFact, usage: Usage) -> Spent:
+def to_spent(fact: RecordedFact, usage: Usage) -> AttemptUsage:
     """Return the *usage* of *fact* with its time, agent and step."""
     timestamp = datetime.fromisoformat(fact.at).timestamp()
     step = CLASSIFICATION if fact.meaning.starts_over else fact.step
-    return Spent(timestamp, usage, str(fact.details.get("agent") or UNKNOWN), step)
+    return AttemptUsage(timestamp, usage, str(fact.details.get("agent") or UNKNOWN), step)
 
 
 class RunStory(Struct):
@@ -61,7 +61,7 @@ class RunStory(Struct):
     facts: list[Fact] = field(default_factory=list)
     story: Story = field(default_factory=Story)
     by_node: bool = False
-    spent: list[Spent] = field(default_factory=list)
+    spent: list[AttemptUsage] = field(default_factory=list)
     quotas: dict[str, tuple[str, Quota]] = field(default_factory=dict)
     """The newest report of each agent's quota: agent -> (time, quota)."""
     judged: list[RecordedFact] = field(default_factory=list)
@@ -94,7 +94,7 @@ class RunStory(Struct):
                 self._add_fact(_shorten_fact(fact))
 
     @property
-    def steps(self) -> dict[str, StepTries]:
+    def steps(self) -> dict[str, StepAttempts]:
         """Return the steps that were started, in their order, by their keys in addresses."""
         return self.story.group_steps(by_name=self.by_node)
 

@@ -23,7 +23,7 @@ from sequencer.plugins.drawing.pictures import (
     svg_header,
 )
 from sequencer.plugins.web import run_page
-from sequencer.plugins.web.costs import MEASURES, PARTS, Judge, list_reviews, plot_growth
+from sequencer.plugins.web.costs import MEASURES, PARTS, JudgeVerdicts, list_reviews, plot_growth
 from sequencer.plugins.web.drawings import PLOT_HIGH, PLOT_WIDE, Series
 from sequencer.plugins.web.server import environment
 from sequencer.plugins.web.site import DEFAULT_RUN, Site
@@ -128,7 +128,7 @@ def _draw_plot(
         x += estimate_width(text, SMALL) + LEGEND_GAP
 
 
-def _review(review: Judge, y: int) -> Iterator[str]:
+def _review(review: JudgeVerdicts, y: int) -> Iterator[str]:
     x = LEFT
     for verdict in review.newest:
         kind = "yes" if verdict else "no"

@@ -10,16 +10,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.cli.views.readiness import Snapshot, add_project_facts, take_snapshot
-from sequencer.cli.views.states import INTEREST, LOOKS, StateLook, get_node_look
+from sequencer.cli.views.states import INTEREST, STATE_DISPLAYS, StateDisplay, get_node_display
 from sequencer.cli.views.text import pluralize
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, to_one_line
-from sequencer.history.story import StepTries
+from sequencer.history.story import StepAttempts
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.head import Head
 from sequencer.model.sequence.order import describe
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.drawing.gantt import Bar, Gantt, Look, build_gantt, gantt_summary
+from sequencer.plugins.drawing.gantt import Bar, BarStyle, Gantt, build_gantt, gantt_summary
 from sequencer.plugins.drawing.pictures import Link
 from sequencer.plugins.web.drawings import (
     RingReview,
@@ -106,9 +106,9 @@ class StepRow(Struct, frozen=True):
     """A row of the table of steps."""
 
     key: str
-    look: StateLook
+    look: StateDisplay
     name: str
-    tried: StepTries
+    tried: StepAttempts
     id: str = ""
     agent: str = ""
     line: str = ""
@@ -118,25 +118,27 @@ def _build_sequence_table(
     row: RunRow, head: Head, snapshot: Snapshot, query: Query
 ) -> dict[str, Any]:
     end_index = parse_number(query.get("before"))
-    step_tries = [*tried_steps(row, is_whole=end_index > 0).values()]
-    steps = [step for step in reversed(step_tries) if not end_index or step.step_index < end_index]
+    step_attempts = [*tried_steps(row, is_whole=end_index > 0).values()]
+    steps = [
+        step for step in reversed(step_attempts) if not end_index or step.step_index < end_index
+    ]
     rows = [_tried_row(head, snapshot, step) for step in steps[:STEPS_A_PAGE]]
     # Then the next step was started already, and is in the table.
     has_started = head.status == "failed" or (
-        bool(step_tries) and step_tries[-1].last.state == "running"
+        bool(step_attempts) and step_attempts[-1].last.state == "running"
     )
     if snapshot.next is not None and not end_index and not has_started:
         name = snapshot.next.step
-        rows.insert(0, StepRow("", LOOKS["next"], name, StepTries("", name, 0)))
+        rows.insert(0, StepRow("", STATE_DISPLAYS["next"], name, StepAttempts("", name, 0)))
     next_index = steps[STEPS_A_PAGE - 1].step_index if len(steps) > STEPS_A_PAGE else 0
     return {
         "rows": rows,
         "more": next_index,
-        "total": step_tries[-1].step_index + 1 if step_tries else 0,
+        "total": step_attempts[-1].step_index + 1 if step_attempts else 0,
     }
 
 
-def _tried_row(head: Head, snapshot: Snapshot, step: StepTries) -> StepRow:
+def _tried_row(head: Head, snapshot: Snapshot, step: StepAttempts) -> StepRow:
     attempt, state = step.last, step.last.state
     if state == "running" and not head.find_claim(attempt.token):
         state = "released"
@@ -146,7 +148,9 @@ def _tried_row(head: Head, snapshot: Snapshot, step: StepTries) -> StepRow:
         state = "asked"
     line = next((line.strip()[:120] for line in attempt.said.splitlines() if line.strip()), "")
     number_words = str(step.step_index + 1)
-    return StepRow(step.key, LOOKS[state], step.name, step, number_words, attempt.agent, line)
+    return StepRow(
+        step.key, STATE_DISPLAYS[state], step.name, step, number_words, attempt.agent, line
+    )
 
 
 def _build_node_table(row: RunRow, view: FlowView, search: str) -> dict[str, Any]:
@@ -184,11 +188,11 @@ def _rank_interest(view: NodeView) -> int:
     return INTEREST.index(view.state)
 
 
-def _node_row(view: NodeView, tries: StepTries | None) -> StepRow:
+def _node_row(view: NodeView, tries: StepAttempts | None) -> StepRow:
     node = view.node
     agent = "you" if node.kind is NodeKind.HUMAN else "" if tries is None else tries.last.agent
-    look, name = get_node_look(view), node.label or node.id
-    tries = tries or StepTries(node.id, name, 0)
+    look, name = get_node_display(view), node.label or node.id
+    tries = tries or StepAttempts(node.id, name, 0)
     return StepRow(node.id, look, name, tries, node.id, agent, view.last_line)
 
 
@@ -236,7 +240,7 @@ def _graph(
     is_endless = row.facts["steps"] is None
     states = _list_sequence_states(row, head, snapshot, workflow)
     if is_endless and len(states) <= MAX_RING:
-        steps = [(view.node.id, get_node_look(view), link(key)) for view, key in states]
+        steps = [(view.node.id, get_node_display(view), link(key)) for view, key in states]
         cycle = head.step_index // len(states)
         return ring_svg(steps, f"cycle {cycle + 1}", _make_ring_review(workflow, cycle, link))
     keys = {step.name: key for step, (_, key) in zip(workflow.steps, states, strict=True)}
@@ -328,5 +332,5 @@ def _gantt(row: RunRow, head: Head) -> Gantt:
 
 
 def _remove_highlight(bar: Bar) -> Bar:
-    look = Look.DONE if bar.look is Look.CRITICAL else bar.look
+    look = BarStyle.DONE if bar.look is BarStyle.CRITICAL else bar.look
     return replace(bar, look=look, is_critical=False)

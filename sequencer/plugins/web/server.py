@@ -30,13 +30,13 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sequencer import __version__
-from sequencer.cli.views.states import LOOKS
+from sequencer.cli.views.states import STATE_DISPLAYS
 from sequencer.cli.views.text import one_line, strip_controls
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.plugins.web import checks, pages, run_page, steps
 from sequencer.plugins.web.actions import perform_action
 from sequencer.plugins.web.costs import build_costs_page
-from sequencer.plugins.web.live import Channels, MadePage, follow_log
+from sequencer.plugins.web.live import Channels, RenderedPage, follow_log
 from sequencer.plugins.web.pages import Page, build_needs_page, every_need
 from sequencer.plugins.web.site import Site
 
@@ -69,7 +69,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters |= {"plain": strip_controls, "line": one_line, **pages.WORDS}
-    templates.globals |= {"version": __version__, "looks": LOOKS}
+    templates.globals |= {"version": __version__, "looks": STATE_DISPLAYS}
     return templates
 
 
@@ -85,7 +85,7 @@ class Answers:
         self._added = pages.added_pages(site)
         self.channels = Channels(self.render_parts)
 
-    def render_parts(self, address: str) -> MadePage:
+    def render_parts(self, address: str) -> RenderedPage:
         """Return the parts of the page at *address*, a path with its query.
 
         Raises:
@@ -118,7 +118,7 @@ class Answers:
             )
             parts = {name: "".join(block(context)) for name, block in template.blocks.items()}
         digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
-        return MadePage(page, parts, digest)
+        return RenderedPage(page, parts, digest)
 
     def warm_up(self) -> None:
         """Read the data of all pages, and compile the first template; pages report any error.
@@ -218,7 +218,7 @@ def _find_return_address(request: Request) -> str:
     return address if re.fullmatch(r"/(?!/)[!-\[\]-~]*", address) else "/"
 
 
-class ImpatientProtocol(H11Protocol):
+class IdleTimeoutProtocol(H11Protocol):
     """Closes idle connections: each one uses a file descriptor of this process."""
 
     _was_idle = False
@@ -232,7 +232,7 @@ class ImpatientProtocol(H11Protocol):
             idle = (
                 connection
                 for connection in connections
-                if isinstance(connection, ImpatientProtocol) and connection.is_idle
+                if isinstance(connection, IdleTimeoutProtocol) and connection.is_idle
             )
             if (idle_connection := next(idle, None)) is not None:
                 idle_connection.transport.abort()
@@ -253,7 +253,7 @@ class ImpatientProtocol(H11Protocol):
         self.loop.call_later(HEADERS_S, self._close_if_idle)
 
 
-class CalmServer(uvicorn.Server):
+class SlowPollServer(uvicorn.Server):
     """Checks once a second whether to end, not ten times, so that an idle server costs little."""
 
     async def main_loop(self) -> None:
@@ -275,7 +275,7 @@ def serve(app: Any, listeners: list[socket]) -> None:
         timeout_graceful_shutdown=1,
         ws="none",
         loop="asyncio",
-        http=ImpatientProtocol,
+        http=IdleTimeoutProtocol,
     )
     with suppress(OSError, ValueError):
         # Enough descriptors for all connections and for the files that they show.
@@ -284,4 +284,4 @@ def serve(app: Any, listeners: list[socket]) -> None:
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (max(soft_limit, min(target, hard_limit)), hard_limit)
         )
-    CalmServer(config).run(sockets=listeners)
+    SlowPollServer(config).run(sockets=listeners)

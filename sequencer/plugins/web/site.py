@@ -21,7 +21,7 @@ from msgspec import Struct
 from sequencer.cli.views.facts import find_since, read_newest_facts
 from sequencer.cli.views.next_command import read_situation, run_state
 from sequencer.cli.views.runs import Open, find_open_item, read_gate_output, run_facts, unread_facts
-from sequencer.cli.views.states import LOOKS, StateLook, get_state_look
+from sequencer.cli.views.states import STATE_DISPLAYS, StateDisplay, get_state_display
 from sequencer.engine.graph_changes import load_as_started
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
@@ -180,15 +180,15 @@ class RunRow(Struct, dict=True):
         return ()
 
     @property
-    def look(self) -> StateLook:
+    def look(self) -> StateDisplay:
         """Return the run's state now; not cached: a process may die and change no file."""
         if "error" in self.facts:
-            return LOOKS["unreadable"]
+            return STATE_DISPLAYS["unreadable"]
         head = self.head
         return (
-            LOOKS["pending"]
+            STATE_DISPLAYS["pending"]
             if head is None
-            else get_state_look(run_state(read_situation(self.run, head)))
+            else get_state_display(run_state(read_situation(self.run, head)))
         )
 
     @property

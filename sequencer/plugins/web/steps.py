@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from starlette.responses import Response, StreamingResponse
 
 from sequencer.cli.views.runs import Open
-from sequencer.cli.views.states import LOOKS
-from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log, read_mtime_ns
+from sequencer.cli.views.states import STATE_DISPLAYS
+from sequencer.cli.views.step_logs import LOG_NAME, RequestedLogs, open_log, read_mtime_ns
 from sequencer.cli.views.text import file_size, one_line, strip_controls
 from sequencer.engine.logs import read_log_token, read_sent_texts
 from sequencer.engine.prompt_context.earlier_outputs import read_output
 from sequencer.errors import SequencerError, UnknownName, quote_words
-from sequencer.history.story import Try
+from sequencer.history.story import StoryEntry
 from sequencer.model.head import Head
 from sequencer.model.outcome import read_usage
 from sequencer.plugins.web.diffs import read_diff
@@ -71,7 +71,7 @@ def build_step_page(site: Site, query: Query, project: str, run: str, key: str) 
         "title": title,
         "tried": tries,
         "one": attempt,
-        "look": LOOKS["asked" if needs and tries and attempt is tries.last else look],
+        "look": STATE_DISPLAYS["asked" if needs and tries and attempt is tries.last else look],
         "run_look": row.look,
         "outcome": outcome,
         "usage": read_usage(outcome.get("usage") or {}),
@@ -127,7 +127,7 @@ def _choose_attempt_index(query: Query, count: int) -> int:
     return number - 1 if 0 < number <= count else count - 1
 
 
-def _full_outcome(row: RunRow, attempt: Try) -> Mapping[str, Any]:
+def _full_outcome(row: RunRow, attempt: StoryEntry) -> Mapping[str, Any]:
     """Return the outcome of *attempt* from the journal, with all of a long answer."""
     for fact in facts_after(row.run, attempt.revision - 1) if attempt.revision else ():
         if fact["revision"] > attempt.revision:
@@ -203,7 +203,9 @@ def _prompt_file(row: RunRow, name: str, outcome: Mapping[str, Any]) -> tuple[st
 # --- logs --------------------------------------------------------------------------
 
 
-def _read_log_end(row: RunRow, attempt: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
+def _read_log_end(
+    row: RunRow, attempt: StoryEntry, outcome: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Return the end of the log of *attempt* and where it is; None: there is no log here."""
     recorded_path = outcome.get("log")
     name = Path(str(recorded_path)).name if recorded_path else _find_newest_log(row, attempt)
@@ -228,7 +230,7 @@ def _read_log_end(row: RunRow, attempt: Try, outcome: Mapping[str, Any]) -> dict
     }
 
 
-def _describe_remote_log(row: RunRow, attempt: Try) -> str:
+def _describe_remote_log(row: RunRow, attempt: StoryEntry) -> str:
     """Return where the log of another machine's attempt is; empty: not known."""
     dispatch = row.run.dispatch
     if dispatch is None:
@@ -239,9 +241,9 @@ def _describe_remote_log(row: RunRow, attempt: Try) -> str:
     return next((f"on {remote.host}: {remote.log}" for remote in matching), "")
 
 
-def _find_newest_log(row: RunRow, attempt: Try) -> str:
+def _find_newest_log(row: RunRow, attempt: StoryEntry) -> str:
     """Return the name of the newest log of the step of *attempt*; empty: none."""
-    log_query = AskedLogs(row.project.project, row.run, (str(attempt.step_index + 1),))
+    log_query = RequestedLogs(row.project.project, row.run, (str(attempt.step_index + 1),))
     logs = [log for log in log_query.find_logs() if log.iteration == attempt.step_index + 1]
     return logs[-1].path.name if logs else ""
 
@@ -253,7 +255,7 @@ def _find_log(row: RunRow, name: str, recorded_path: str = "") -> Path | None:
     """
     if not LOG_NAME.fullmatch(name):
         return None
-    log_query = AskedLogs(row.project.project, row.run)
+    log_query = RequestedLogs(row.project.project, row.run)
     paths = [folder / name for folder in log_query.folders if name in folders.list_names(folder)]
     matching = (
         [path for path in paths if str(path).endswith(f"/{recorded_path}")] if recorded_path else []

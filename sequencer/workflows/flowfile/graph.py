@@ -19,9 +19,9 @@ from sequencer.workflows.flowfile.rules import FlowGraph, check, check_templates
 from sequencer.workflows.flowfile.settings import (
     AGENT_KEYS,
     PERSON_KEYS,
-    Front,
     NodeSource,
     Overrides,
+    ParsedFrontMatter,
     build_step,
     read_node,
 )
@@ -40,7 +40,7 @@ _FLOW_TYPE = "arrow_point"
 _LAYOUT = "invisible"
 
 
-class Way(Struct, frozen=True):
+class LocatedEdge(Struct, frozen=True):
     """An edge between two nodes, with the position of its line in the chart."""
 
     source: str
@@ -49,7 +49,7 @@ class Way(Struct, frozen=True):
     position: Position
 
 
-class Grouping:
+class ChartStructure:
     """The nodes, groups and edges of one chart."""
 
     def __init__(self, chart: Chart, diagnostics: Diagnostics) -> None:
@@ -88,9 +88,9 @@ class Grouping:
         return self._entries.get(name, ()) if name in self._groups else (name,)
 
     @cached_property
-    def ways(self) -> tuple[Way, ...] | None:
+    def ways(self) -> tuple[LocatedEdge, ...] | None:
         """Return the edges between nodes, in the order of the text; None: there are too many."""
-        ways: dict[tuple[str, str, str], Way] = {}
+        ways: dict[tuple[str, str, str], LocatedEdge] = {}
         count = 0
         for edge in self._lines:
             label = render_label(edge.label)
@@ -101,7 +101,7 @@ class Grouping:
                     line = ways[key].position[0]
                     detail = f"line {line} already has this edge; both count as one"
                     self._diagnostics.add("W-TWICE", f"{source} {target}", detail, edge.position)
-                ways.setdefault(key, Way(source, target, label, edge.position))
+                ways.setdefault(key, LocatedEdge(source, target, label, edge.position))
             # Count repeated edges too: an edge between two large groups takes time each time.
             if count > MAX_EDGES:
                 detail = (
@@ -273,7 +273,7 @@ class GraphBuilder:
     def __init__(
         self,
         chart: Chart,
-        front: Front,
+        front: ParsedFrontMatter,
         written: Mapping[str, NodeSource],
         overrides: Overrides,
         diagnostics: Diagnostics,
@@ -282,7 +282,7 @@ class GraphBuilder:
         self._agents = overrides.agents
         self._front = front
         self._diagnostics = diagnostics
-        self._grouping = Grouping(chart, diagnostics)
+        self._grouping = ChartStructure(chart, diagnostics)
         self._nodes = {node.id: node for node in self._grouping.nodes}
         self._kinds: dict[str, NodeKind] = {}
         timeouts = overrides.timeouts
@@ -325,7 +325,7 @@ class GraphBuilder:
                 self._ensure_section_fits(node, kind, headings)
         if ways is None:
             return None, ()
-        ways_by_source: dict[str, list[Way]] = {}
+        ways_by_source: dict[str, list[LocatedEdge]] = {}
         for way in ways:
             ways_by_source.setdefault(way.source, []).append(way)
         nodes = tuple(
@@ -435,7 +435,7 @@ class GraphBuilder:
                 detail = f"{'.'.join(path)} is only for {owner}"
                 diagnostics.add("E-NODE", node.id, detail, source.find_position(*path))
 
-    def _build_node(self, node: ChartNode, outgoing_ways: Iterable[Way]) -> Node:
+    def _build_node(self, node: ChartNode, outgoing_ways: Iterable[LocatedEdge]) -> Node:
         """Return *node* as a node of the graph; *outgoing_ways* are the edges that leave it."""
         name, kind, source = node.id, self._kinds[node.id], self.sources[node.id]
         values, label = source.values, render_label(node.label)
@@ -480,7 +480,7 @@ class GraphBuilder:
             options.setdefault(normalize(value), option)
         return tuple(options.values())
 
-    def _build_graph(self, nodes: tuple[Node, ...], ways: tuple[Way, ...]) -> Graph | None:
+    def _build_graph(self, nodes: tuple[Node, ...], ways: tuple[LocatedEdge, ...]) -> Graph | None:
         values, diagnostics = self._front.values, self._diagnostics
         fields = values.config.model_dump(exclude_none=True) if values.config else {}
         if "timeout" in fields:
@@ -540,7 +540,7 @@ class GraphBuilder:
         self._diagnostics.add(code, subject, f"{prefix}there is no node {name!r}", position, hint)
 
 
-def _options_of_edges(ways: Iterable[Way]) -> tuple[Option, ...]:
+def _options_of_edges(ways: Iterable[LocatedEdge]) -> tuple[Option, ...]:
     options: dict[str, Option] = {}
     for way in ways:
         label = normalize(way.label)

@@ -28,7 +28,7 @@ from sequencer.model.graph.choices import (
 )
 from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.workflows.flowfile.problems import Diagnostics
-from sequencer.workflows.flowfile.settings import Front, NodeSource
+from sequencer.workflows.flowfile.settings import NodeSource, ParsedFrontMatter
 from sequencer.workflows.mermaid.text import Position
 from sequencer.workflows.prompts import GRAPH_ROOTS as ROOTS
 from sequencer.workflows.prompts import MAX_DEPTH, get_child, parse_loose_json
@@ -45,7 +45,7 @@ class FlowGraph(Struct, frozen=True):
     """A graph with the position of each of its parts in the file."""
 
     graph: Graph
-    front: Front
+    front: ParsedFrontMatter
     sources: Mapping[str, NodeSource]
     node_positions: Mapping[str, Position]
     edge_positions: tuple[Position, ...]

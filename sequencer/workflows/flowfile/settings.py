@@ -278,7 +278,7 @@ class Overrides(Struct, frozen=True):
         return {key: value for key, value in values.items() if value is not None}
 
 
-class Front(Struct, frozen=True):
+class ParsedFrontMatter(Struct, frozen=True):
     """The front matter: its values and their positions."""
 
     values: FrontMatter
@@ -320,7 +320,7 @@ class NodeSource(Struct, frozen=True):
 
 def read_front(
     part: Excerpt | None, overrides: Mapping[str, Any], diagnostics: Diagnostics
-) -> Front:
+) -> ParsedFrontMatter:
     """Return the front matter in *part*, with *overrides*."""
     subject = diagnostics.file.name
     document = _parse_document(part, "E-FRONT", subject, diagnostics)
@@ -330,7 +330,7 @@ def read_front(
         data[key] = {**section, **value} if key == "config" and isinstance(section, dict) else value
     document = Document(document.file, data, document.positions)
     values = _validate(FrontMatter, document, ("E-FRONT", subject), None, diagnostics)
-    return Front(values or FrontMatter(), document)
+    return ParsedFrontMatter(values or FrontMatter(), document)
 
 
 def read_node(

@@ -31,7 +31,7 @@ _STATEMENT_EXAMPLES = {
 }
 
 
-class Complaints:
+class ChartErrors:
     """Creates the errors of one chart."""
 
     def __init__(self, source: ChartText, tokens: Scanner) -> None:

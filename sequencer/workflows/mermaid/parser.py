@@ -22,7 +22,7 @@ from sequencer.workflows.mermaid.chart import (
     parse_colors,
     read_link,
 )
-from sequencer.workflows.mermaid.complaints import Complaints
+from sequencer.workflows.mermaid.complaints import ChartErrors
 from sequencer.workflows.mermaid.scanner import ID_KINDS, SEPARATORS, Scanner
 from sequencer.workflows.mermaid.text import (
     SPACES,
@@ -75,7 +75,7 @@ class _Parser:
     def __init__(self, source: ChartText) -> None:
         self._tokens = Scanner(source.text)
         self._chart = ChartBuilder(source)
-        self._errors = Complaints(source, self._tokens)
+        self._errors = ChartErrors(source, self._tokens)
         self._open: list[_Group] = []
         self._side = ""
         """The kind of the style statement that is being read."""

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from sequencer.cli.views.text import width
 from sequencer.errors import UsageRefused
-from sequencer.plugins.drawing.gantt import STYLES, Gantt, Look, draw_gantt, gantt_summary, ticks
+from sequencer.plugins.drawing.gantt import (
+    STYLES,
+    BarStyle,
+    Gantt,
+    draw_gantt,
+    gantt_summary,
+    ticks,
+)
 from sequencer.plugins.drawing.gantt_picture import MAX_ROWS, gantt_svg
 from sequencer.plugins.drawing.pictures import estimate_width, render_png
 from tests.acceptance.flow_projects import make_project, write_flow
@@ -321,7 +328,7 @@ def parsed(shown: Gantt) -> ET.Element:
     return ET.fromstring(gantt_svg(shown))  # noqa: S314 - our own
 
 
-def bars(root: ET.Element, look: Look) -> list[tuple[float, float, float]]:
+def bars(root: ET.Element, look: BarStyle) -> list[tuple[float, float, float]]:
     """Return place, height and width of each bar of *look*, without the legend's."""
     return [
         tuple(float(found.attrib[name]) for name in ("x", "y", "width"))  # type: ignore[misc]
@@ -349,13 +356,13 @@ def numbers(root: ET.Element) -> Iterator[tuple[float, float]]:
 
 def test_every_look_has_its_own_color_and_a_legend_entry() -> None:
     root = parsed(chart(troubled()))
-    for look in (Look.CRITICAL, Look.DONE, Look.FAILED, Look.CUT, Look.PERSON):
+    for look in (BarStyle.CRITICAL, BarStyle.DONE, BarStyle.FAILED, BarStyle.CUT, BarStyle.PERSON):
         assert bars(root, look), look
         assert look.value in texts(root)
     dashed = [e for e in root.iter(f"{SPACE}path") if "stroke-dasharray" in e.attrib]
     assert len(dashed) == 3  # the wait, and the legend's
     assert len({style.fill for style in STYLES.values()}) == len(STYLES)
-    assert Look.RUNNING.value not in texts(root)
+    assert BarStyle.RUNNING.value not in texts(root)
 
 
 def test_the_figures_and_the_title_are_in_it() -> None:
@@ -426,5 +433,5 @@ def test_a_legend_fits_under_the_chart() -> None:
     told = troubled().claim("now", 100)
     root = parsed(chart(told, now=110))
     wide = int(root.attrib["width"])
-    last = [found for found in root.iter(f"{SPACE}text") if found.text == Look.RETRY]
-    assert float(last[0].attrib["x"]) + estimate_width(Look.RETRY, 12) < wide
+    last = [found for found in root.iter(f"{SPACE}text") if found.text == BarStyle.RETRY]
+    assert float(last[0].attrib["x"]) + estimate_width(BarStyle.RETRY, 12) < wide

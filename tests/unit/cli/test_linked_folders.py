@@ -22,7 +22,7 @@ FOLDERS = (
     "flows",
     "logs/local/steps",
 )
-LOOKS = (
+STATE_DISPLAYS = (
     ("status",),
     ("status", "--json"),
     ("status", "--all"),
@@ -70,7 +70,7 @@ def test_nothing_behind_a_link_is_opened(name: str, tmp_path: Path) -> None:
         outside.mkdir()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(outside)
-    for arguments in LOOKS:
+    for arguments in STATE_DISPLAYS:
         with opened_paths() as opened:
             call(folder, *arguments)
         assert opened

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
 from sequencer.history.story import build_story
-from sequencer.history.totals import Maker, Total, Totals
+from sequencer.history.totals import Total, Totals, UsageKey
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.cli_metrics import DEFAULT_RUN, FORMATS, RunSample, metrics_text
@@ -152,8 +152,8 @@ def test_any_name_is_read_back_unchanged(
     run: str, step: str, model: str, agent: str, text_format: str
 ) -> None:
     tallies = Totals()
-    tallies.by_maker[Maker(step, agent, model)] = build_story(told().facts).totals.by_maker[
-        Maker("a", "claude", "opus")
+    tallies.by_maker[UsageKey(step, agent, model)] = build_story(told().facts).totals.by_maker[
+        UsageKey("a", "claude", "opus")
     ]
     text = metrics_text([seen(run, tallies=tallies)], [], text_format).decode()
     # Split at line feeds alone, as the format has it.
@@ -166,7 +166,7 @@ def test_any_name_is_read_back_unchanged(
 
 
 def test_an_unreported_cost_has_no_sample() -> None:
-    unknown = Totals(by_maker={Maker("a", "x", ""): Total(usage=Usage(unpriced=1))})
+    unknown = Totals(by_maker={UsageKey("a", "x", ""): Total(usage=Usage(unpriced=1))})
     names = {name for name, _ in samples([seen(tallies=unknown)])}
     assert "sequencer_calls_unpriced_total" in names
     assert not {name for name in names if name.startswith("sequencer_cost_usd")}

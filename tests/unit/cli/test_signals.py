@@ -89,8 +89,8 @@ with EndOnSignal(print) as signals:
 
 STUCK = """
 import os, signal, sys, time
-from sequencer.cli.signals import EndOnSignal, LastResort
-with LastResort(0.2) as last:
+from sequencer.cli.signals import EndOnSignal, ForcedExit
+with ForcedExit(0.2) as last:
     last.words = lambda: {words}
     with EndOnSignal(last.begin_before(lambda text: print("ending", flush=True))) as signals:
         signals.on_ready(lambda: None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.next_command import RunSituation, run_state
-from sequencer.cli.views.states import INTEREST, LOOKS, get_state_look
+from sequencer.cli.views.states import INTEREST, STATE_DISPLAYS, get_state_display
 from sequencer.history.story import STATES
 from sequencer.history.view import NodeState
 from sequencer.model.head import Gate, Status
@@ -52,11 +52,11 @@ def state(kind: ReadinessKind | None = None, *holders: Liveness, **head: Any) ->
     ],
 )
 def test_each_state_of_a_run_has_its_word(found: str, expected: str) -> None:
-    assert get_state_look(found).word == expected
+    assert get_state_display(found).word == expected
 
 
 def test_every_state_has_a_look() -> None:
-    known = LOOKS.keys()
+    known = STATE_DISPLAYS.keys()
     assert {*STATES.values(), *NodeState, "running"} <= known
     of_runs = set(Status) - {Status.IDLE, Status.WAITING_NEXT, Status.WAITING_APPROVAL}
     assert of_runs <= known
@@ -64,11 +64,11 @@ def test_every_state_has_a_look() -> None:
 
 
 def test_a_state_of_a_later_version_has_its_name() -> None:
-    assert get_state_look("out_of_paper").word == "out of paper"
-    assert get_state_look("out_of_paper").css == "failed"
+    assert get_state_display("out_of_paper").word == "out of paper"
+    assert get_state_display("out_of_paper").css == "failed"
 
 
 def test_words_and_marks_tell_states_apart() -> None:
-    words = [look.word for look in LOOKS.values()]
+    words = [look.word for look in STATE_DISPLAYS.values()]
     assert len(set(words)) == len(words)
-    assert all(look.mark and look.ascii_mark.isascii() for look in LOOKS.values())
+    assert all(look.mark and look.ascii_mark.isascii() for look in STATE_DISPLAYS.values())

@@ -22,7 +22,7 @@ from sequencer.cli.unattended import (
     LASTING,
     PAUSE,
     REFUSAL,
-    News,
+    TickNotice,
     find_log_path,
     record_name,
     repeat_answer,
@@ -47,7 +47,7 @@ FAILED = "error: logs/iter-1.log: step 'main' (iteration 1, attempt 1) failed: n
 
 def told(path: Path, code: int, text: str = "", **more: Any) -> str:
     """Return what is printed of a tick that ends so."""
-    ended, said = run_logged(path, lambda: (code, News(text, **more)))
+    ended, said = run_logged(path, lambda: (code, TickNotice(text, **more)))
     assert ended == code
     return said
 
@@ -188,7 +188,7 @@ def test_a_pause_is_reported_again_only_if_it_gets_longer(tmp_path: Path) -> Non
 
 
 def test_other_news_of_a_tick_is_reported_too(tmp_path: Path) -> None:
-    log, left_out = tmp_path / "tick.log", News("no start at 2:00", "date", DECISION)
+    log, left_out = tmp_path / "tick.log", TickNotice("no start at 2:00", "date", DECISION)
     assert told(log, 0, also=(left_out,)).startswith("no start at 2:00")
     said = told(log, 3, FAILED, also=(left_out._replace(text="no start at 3:00"),))
     assert "no start" not in said
@@ -569,12 +569,12 @@ def test_everything_a_tick_prints_is_in_the_log(
 ) -> None:
     log = tmp_path / "tick.log"
 
-    def work() -> tuple[int, News]:
+    def work() -> tuple[int, TickNotice]:
         print("one\ntwo", flush=True)
         print("three", end="", file=sys.stderr, flush=True)
         print(" four", file=sys.stderr)
         print("five", end="")
-        return 0, News()
+        return 0, TickNotice()
 
     assert run_logged(log, work) == (0, "")
     assert capfd.readouterr() == ("", "")

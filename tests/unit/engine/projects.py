@@ -16,7 +16,7 @@ from sequencer.engine.events import (
     AttemptUsed,
     AttemptWrote,
     HeadMoved,
-    Noticed,
+    NoticeGiven,
     RunEvent,
     Waiting,
 )
@@ -132,7 +132,7 @@ class Recorder:
                 self.ends.append(str(outcome.status))
             case HeadMoved(head):
                 self.revisions.append(head.revision)
-            case Noticed(text):
+            case NoticeGiven(text):
                 self.notices.append(text)
             case Waiting(reason, until):
                 self.waits.append((reason, until))

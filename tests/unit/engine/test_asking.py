@@ -15,7 +15,7 @@ from sequencer.executors.fake_agents import ScriptedExecutor
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.request import Request
 from sequencer.plugins.requests.project_requests import build_starter
-from sequencer.plugins.requests.routing import NotAsked
+from sequencer.plugins.requests.routing import AgentUnsuitable
 from sequencer.plugins.requests.starting import MIN_S, Questions
 from sequencer.project.checks import check_project
 from sequencer.project.project import open_project
@@ -202,7 +202,7 @@ def test_an_agent_that_needs_tools_is_not_asked(
     program.write_text(RECORDING)
     program.chmod(0o755)
     entry = {**entry, "program": str(program)}
-    with asked(tmp_path, **entry) as questions, pytest.raises(NotAsked, match=why):
+    with asked(tmp_path, **entry) as questions, pytest.raises(AgentUnsuitable, match=why):
         questions.ask("Which?")
     assert not (tmp_path / "argv").exists()
     settings = {"agents": {"asked": entry}, "routing": {"classifier": "asked"}}
@@ -223,6 +223,6 @@ def full(why: str) -> str:
 def test_no_agent_is_asked_without_a_folder(tmp_path: Path) -> None:
     with asked(tmp_path, kind="command", argv=["cat"]) as questions:
         (tmp_path / "place").rmdir()
-        with pytest.raises(NotAsked, match="there is no folder for it"):
+        with pytest.raises(AgentUnsuitable, match="there is no folder for it"):
             questions.ask("Which?")
         (tmp_path / "place").mkdir()

@@ -87,7 +87,7 @@ FOR_AGENTS: tuple[RunCommand, ...] = (Pause(), Stop("enough"), Tell("mind the ga
 OF_NEW_RUNS = {"begin", "start"}
 OF_THE_ENGINE = {"expire_waits"}
 """What the configuration has decided."""
-LOOKS = {"ensure_may_begin", "ensure_may_decide", "kind", "nodes"}
+STATE_DISPLAYS = {"ensure_may_begin", "ensure_may_decide", "kind", "nodes"}
 RUN_LOOKS = {
     *(
         "commands",
@@ -116,7 +116,7 @@ def test_every_command_and_public_method_is_known_here() -> None:
     """A new one fails this until it is decided whether an agent may use it."""
     known = [type(command) for command in (*FOR_PEOPLE, *FOR_AGENTS)]
     assert sorted(map(str, known)) == sorted(map(str, RunCommand.__subclasses__()))
-    assert public(RunCommands) == {"do", *OF_NEW_RUNS, *OF_THE_ENGINE, *LOOKS}
+    assert public(RunCommands) == {"do", *OF_NEW_RUNS, *OF_THE_ENGINE, *STATE_DISPLAYS}
     assert public(Run) == {"do", *RUN_LOOKS, *RUN_OF_THE_ENGINE}
 
 

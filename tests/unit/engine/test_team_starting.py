@@ -10,13 +10,13 @@ import pytest
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.request import Definition, Request
 from sequencer.plugins.requests.project_requests import build_starter
-from sequencer.plugins.requests.starting import WantedTeam
+from sequencer.plugins.requests.starting import RequestedTeam
 from tests.unit.engine.test_starting import CODE, project
 
 QUESTION = Request(title="How does it work?")
 
 
-def define(folder: Path, request: Request, wanted: WantedTeam, procedure: str) -> Definition:
+def define(folder: Path, request: Request, wanted: RequestedTeam, procedure: str) -> Definition:
     return build_starter(project(folder)).define(request, procedure, wanted)
 
 
@@ -28,13 +28,13 @@ def told(made: Definition) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("wanted", "why", "size"),
     [
-        (WantedTeam(asked=True), "--team was given", 2),
-        (WantedTeam(size=3), "--team-size was given", 3),
-        (WantedTeam(asked=True, size=3), "--team was given", 3),
+        (RequestedTeam(asked=True), "--team was given", 2),
+        (RequestedTeam(size=3), "--team-size was given", 3),
+        (RequestedTeam(asked=True, size=3), "--team was given", 3),
     ],
 )
 def test_the_assignment_records_the_team_options_given(
-    tmp_path: Path, wanted: WantedTeam, why: str, size: int
+    tmp_path: Path, wanted: RequestedTeam, why: str, size: int
 ) -> None:
     made = told(define(tmp_path, CODE, wanted, "full-development"))
     assert (made["uses_team"], made["why"], made["size"]) == (True, why, size)
@@ -43,13 +43,13 @@ def test_the_assignment_records_the_team_options_given(
 @pytest.mark.parametrize(
     ("wanted", "where"),
     [
-        (WantedTeam(asked=True), "--team"),
-        (WantedTeam(size=3), "--team-size"),
-        (WantedTeam(asked=True, size=3), "--team"),
+        (RequestedTeam(asked=True), "--team"),
+        (RequestedTeam(size=3), "--team-size"),
+        (RequestedTeam(asked=True, size=3), "--team"),
     ],
 )
 def test_a_team_for_work_that_cannot_be_shared_out_is_refused(
-    tmp_path: Path, wanted: WantedTeam, where: str
+    tmp_path: Path, wanted: RequestedTeam, where: str
 ) -> None:
     with pytest.raises(UsageRefused, match="can't be shared out") as caught:
         define(tmp_path, QUESTION, wanted, "simple-question")
@@ -62,7 +62,7 @@ def test_a_request_that_needs_more_than_max_tasks_is_refused(
 ) -> None:
     made = build_starter(project(tmp_path, teams={"max_tasks": 5}))
     with pytest.raises(ConfigurationError, match="8 tasks; at most 5 are allowed") as caught:
-        made.define(CODE, "full-development", WantedTeam(asked=True))
+        made.define(CODE, "full-development", RequestedTeam(asked=True))
     assert caught.value.where == "teams.max_tasks"
 
 
@@ -83,7 +83,9 @@ TEAMS = {"enabled": True, "threshold": 0}
 OWN = "the project has steps of its own for procedure 'full-development'"
 
 
-def hooked(folder: Path, answer: str, wanted: WantedTeam | None = None, **teams: Any) -> Definition:
+def hooked(
+    folder: Path, answer: str, wanted: RequestedTeam | None = None, **teams: Any
+) -> Definition:
     (folder / "hooks.py").write_text(HOOK.format(answer=answer))
     made = project(folder, hooks=["hooks.py"], teams={**TEAMS, **teams})
     return build_starter(made).define(CODE, "full-development", wanted)

@@ -19,7 +19,7 @@ from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
 from sequencer.executors.launch import TRUST, Launch
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.project_tools import ToolFolder, Workbench, call_tool
+from sequencer.executors.project_tools import ToolContext, ToolFolder, call_tool
 from sequencer.executors.protocol import Executor, Identity, StepRequest
 from sequencer.model.step import Step
 from tests.contract.executor_cases import IDENTITY, Recorder, request_for
@@ -79,7 +79,7 @@ def test_no_entry_can_forge_or_drop_its_agents_identity(
 def test_a_command_run_by_the_messages_loop_has_the_agents_identity(tmp_path: Path) -> None:
     cancellation = Cancellation()
     with ProcessCore() as core:
-        bench = Workbench(
+        bench = ToolContext(
             folder=ToolFolder(tmp_path),
             core=core,
             cancellation=cancellation,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from sequencer.executors.claude import ClaudeParser
-from sequencer.executors.observation import Observation, TurnTable
+from sequencer.executors.observation import EndReasons, Observation
 from sequencer.model.evidence import Evidence, TurnEnd
 from sequencer.model.outcome import OutcomeStatus, SessionFault
 from tests.unit.executors.replay import RULES, Replayed, encoded, feed
 
-TABLE = TurnTable(clean=frozenset({"done"}), cut_off={"length": "make it smaller"})
+TABLE = EndReasons(clean=frozenset({"done"}), cut_off={"length": "make it smaller"})
 
 
 def assistant(*content: dict[str, Any], **message: Any) -> dict[str, Any]:

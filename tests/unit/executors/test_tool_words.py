@@ -16,7 +16,12 @@ from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS
-from sequencer.executors.protocol import HasPermissions, Objection, Permissions, ValidatesSteps
+from sequencer.executors.protocol import (
+    HasPermissions,
+    Objection,
+    Permissions,
+    ValidatesSteps,
+)
 from sequencer.executors.tool_words import (
     CLAUDE,
     CODEX,

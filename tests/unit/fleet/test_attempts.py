@@ -12,7 +12,7 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from temporalio.exceptions import ApplicationError
 
-from sequencer.engine.events import Noticed, RunEvent
+from sequencer.engine.events import NoticeGiven, RunEvent
 from sequencer.engine.worker import Worker
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.executors.cancellation import Cancellation
@@ -50,7 +50,7 @@ def test_an_unreachable_server_is_not_the_fault_of_the_step(
         attempts._make_attempt("seq/p/nightly", Ticket(1), Cancellation())
     assert raised.value.type == told
     assert raised.value.non_retryable
-    said = [("nightly", Noticed(f"not run here: {error}"))] if told == REFUSED else []
+    said = [("nightly", NoticeGiven(f"not run here: {error}"))] if told == REFUSED else []
     assert heard == said
 
 

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
-from sequencer.engine.events import MadeElsewhere
+from sequencer.engine.events import AttemptElsewhere
 from sequencer.model.head import Claim, Head
-from sequencer.plugins.temporal.events import Elsewhere, EventReader
+from sequencer.plugins.temporal.events import AttemptReporter, EventReader
 from sequencer.plugins.temporal.wire import build_run_owner
 
 HEAD = Head.model_validate(
@@ -52,7 +52,7 @@ def reader(*records: dict[str, Any], **makers: str) -> EventReader:
     return made
 
 
-def shown(events: list[MadeElsewhere]) -> list[tuple[int, str, str]]:
+def shown(events: list[AttemptElsewhere]) -> list[tuple[int, str, str]]:
     return [
         (one.step_index, one.by, "" if one.outcome is None else str(one.outcome.status))
         for one in events
@@ -60,7 +60,7 @@ def shown(events: list[MadeElsewhere]) -> list[tuple[int, str, str]]:
 
 
 def test_an_attempt_is_reported_once_at_its_start_and_once_at_its_end() -> None:
-    news, head = Elsewhere(HEAD, HERE), claimed(3)
+    news, head = AttemptReporter(HEAD, HERE), claimed(3)
     assert shown(list(news.report_starts(head, {3: ""}))) == []
     assert shown(list(news.report_starts(head, {3: THERE}))) == [(2, THERE, "")]
     assert shown(list(news.report_starts(head, {3: THERE}))) == []
@@ -73,14 +73,14 @@ def test_an_attempt_is_reported_once_at_its_start_and_once_at_its_end() -> None:
 
 def test_an_attempt_that_ended_between_two_looks_is_reported_in_full() -> None:
     read = reader(fact(5, 3, "claimed"), fact(6, 3, "failed", status="failed"), t3=THERE)
-    assert shown(list(Elsewhere(HEAD, HERE).report_ends(read))) == [
+    assert shown(list(AttemptReporter(HEAD, HERE).report_ends(read))) == [
         (2, THERE, ""),
         (2, THERE, "failed"),
     ]
 
 
 def test_own_attempts_and_earlier_ones_are_not_reported() -> None:
-    news = Elsewhere(HEAD, HERE)
+    news = AttemptReporter(HEAD, HERE)
     assert shown(list(news.report_starts(claimed(3), {3: HERE}))) == []
     read = reader(
         fact(4, 2, "succeeded", status="ok"),
@@ -94,7 +94,7 @@ def test_own_attempts_and_earlier_ones_are_not_reported() -> None:
 
 
 def test_an_attempt_whose_worker_is_dead_has_ended_too() -> None:
-    news = Elsewhere(HEAD, HERE)
+    news = AttemptReporter(HEAD, HERE)
     assert list(news.report_starts(claimed(3), {3: THERE}))
     ended = list(news.report_ends(reader(fact(6, 3, "taken-over", note="token 3 of a worker"))))
     assert shown(ended) == [(2, THERE, "interrupted")]
@@ -103,5 +103,5 @@ def test_an_attempt_whose_worker_is_dead_has_ended_too() -> None:
 def test_a_follower_keeps_nothing_about_ended_attempts() -> None:
     read = reader(*(fact(number, number, "succeeded") for number in range(5, 9)), t8=THERE, t9=HERE)
     read.outputs["3-4"] = "what a person has said"
-    list(Elsewhere(HEAD, HERE).report_ends(read))
+    list(AttemptReporter(HEAD, HERE).report_ends(read))
     assert (read.records, read.outputs, read.makers) == ([], {}, {9: HERE})

@@ -15,7 +15,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
+from sequencer.plugins.temporal.memo import MemoGraphChanges, MemoStore
 from sequencer.plugins.temporal.wire import (
     FACTS,
     AttemptReport,
@@ -337,7 +337,7 @@ def test_a_new_execution_gets_the_newest_outputs_that_fit() -> None:
     lab.store.outputs.update(many)
     kept = lab.store.newest_outputs()
     assert list(kept) == ["4-4", "5-5", "6-6", "7-7", "8-8"]
-    nodes = HeldGraphChanges(cast("Store", lab.store), lab.workflow)
+    nodes = MemoGraphChanges(cast("Store", lab.store), lab.workflow)
     lab.store.outputs = kept
     assert nodes.read_output("8-8") == many["8-8"]
     with pytest.raises(StorageFailed, match="not on the server"):

@@ -20,7 +20,7 @@ from pydantic_core import to_json
 import sequencer
 from sequencer.frozen import by_pydantic
 from sequencer.frozen.base import Frozen, encode_json, validate_value
-from sequencer.frozen.fields import Field, Refusal, Unsure, ValidationError, build_reader
+from sequencer.frozen.fields import Field, NeedsPydantic, Refusal, ValidationError, build_reader
 from sequencer.model.head import Head
 from sequencer.model.step import Step, Validation
 
@@ -55,7 +55,7 @@ def test_each_field_is_read_as_pydantic_reads_it(kind: type[Frozen]) -> None:
         for value in EDGES:
             try:
                 found = reader(value)
-            except (Unsure, ValueError, Refusal):
+            except (NeedsPydantic, ValueError, Refusal):
                 continue
             assert repr(found) == repr(by_pydantic.validate(whole, value)), (name, value)
 
@@ -93,7 +93,7 @@ fields = st.dictionaries(st.sampled_from([*Outer.model_fields, "schema", "else"]
 def test_a_whole_object_is_read_as_pydantic_reads_it(raw: dict[str, Any]) -> None:
     try:
         found = Outer.read(raw)
-    except (Unsure, ValueError):
+    except (NeedsPydantic, ValueError):
         return
     slow = by_pydantic.validate(Outer, raw)
     assert (repr(found), found.model_fields_set) == (repr(slow), slow.model_fields_set)

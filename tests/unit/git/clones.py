@@ -193,8 +193,8 @@ class Clone:
         collected = self.carrier.collect(claim(head.step_index, token), step, head)
         if collected is None:
             return head
-        if self.carrier.cargo is not None:
-            assert self.remote.push([self.carrier.cargo]).verdict is PushVerdict.ACCEPTED
+        if self.carrier.code_move is not None:
+            assert self.remote.push([self.carrier.code_move]).verdict is PushVerdict.ACCEPTED
         return head.replace(work=collected, step_index=head.step_index + 1)
 
 

@@ -21,7 +21,7 @@ from sequencer.plugins.git import process as command
 from sequencer.plugins.git.state import replica as module
 from sequencer.plugins.git.state.branch import Branch, PendingPush
 from sequencer.plugins.git.state.remote import Pushed, PushVerdict, RefMove
-from sequencer.plugins.git.state.replica import Known, KnownFile, Replica
+from sequencer.plugins.git.state.replica import KnownFile, LastSeenCommit, Replica
 from sequencer.plugins.git.state.store import GitOptions, GitStore
 from sequencer.project.store_requests import EVERYTHING
 from sequencer.store import results
@@ -32,7 +32,7 @@ from tests.contract import store_cases as cases
 from tests.unit.git import remotes
 
 BRANCH, AT = "sequencer/default", "2026-01-01T00:00:00Z"
-KNOWN = Known(remote="origin", branch=BRANCH, tip="a" * 40, revision=3, at=AT)
+KNOWN = LastSeenCommit(remote="origin", branch=BRANCH, tip="a" * 40, revision=3, at=AT)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_code_that_was_pushed_part_of_the_way_is_fast_forwarded(
         commits.append(remotes.git(clone, "rev-parse", "HEAD"))
     remotes.git(clone, "push", "-q", "origin", f"{commits[2]}:refs/heads/main")
     store.branch.carried = {"refs/heads/main": "refs/x"}
-    store.branch.cargo = RefMove("refs/heads/main", commits[0], commits[3])
+    store.branch.code_move = RefMove("refs/heads/main", commits[0], commits[3])
 
     def with_work(head: Head | None) -> Transition:
         made = stamp(head)
@@ -237,7 +237,7 @@ def test_code_that_was_pushed_part_of_the_way_is_fast_forwarded(
 
     store.update(with_work)
     assert remotes.tip(shared.bare, "refs/heads/main") == commits[3]
-    assert store.branch.cargo is None
+    assert store.branch.code_move is None
 
 
 def test_state_migrated_by_another_clone_is_replaced_here_too(shared: Shared) -> None:

@@ -15,9 +15,9 @@ from sequencer.plugins.git.code import selection as vetting
 from sequencer.plugins.git.code.checkout import ClosedFolder, FolderResult
 from sequencer.plugins.git.code.selection import (
     Content,
+    FileNotCommitted,
     Selection,
     Selector,
-    Unfit,
     ensure_fit_name,
     find_new_secrets,
     is_unchanged,
@@ -48,7 +48,7 @@ def looked_at(folder: Path, name: str = "file", cap: int = 1000) -> Content:
 
 
 def why(folder: Path, name: str = "file", cap: int = 1000) -> str:
-    with pytest.raises(Unfit) as unfit:
+    with pytest.raises(FileNotCommitted) as unfit:
         looked_at(folder, name, cap)
     return str(unfit.value)
 
@@ -122,13 +122,13 @@ def test_a_file_behind_a_link(tmp_path: Path) -> None:
     [".env", ".env.local", ".envrc", "sub/.env", ".ENV", ".env/x", ".netrc", "a/.pgpass"],
 )
 def test_names_used_for_secrets_are_unfit(path: str) -> None:
-    with pytest.raises(Unfit, match="that is used for secrets"):
+    with pytest.raises(FileNotCommitted, match="that is used for secrets"):
         ensure_fit_name(path, IS_SECRET)
 
 
 @pytest.mark.parametrize("path", [".git/config", "sub/.git", "sub/.GIT/x"])
 def test_names_below_git(path: str) -> None:
-    with pytest.raises(Unfit, match=r"below \.git"):
+    with pytest.raises(FileNotCommitted, match=r"below \.git"):
         ensure_fit_name(path, IS_SECRET)
 
 

@@ -17,7 +17,7 @@ from sequencer.model.head import Claim
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state import waiting as polling
 from sequencer.plugins.git.state.remote import RefWatch, Remote, remote_folder
-from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
+from sequencer.plugins.git.state.waiting import PollPace, SharedPollTime, SharedWait
 from sequencer.project.store_requests import EVERYTHING
 from sequencer.store import identity
 from sequencer.store.file import FileStore
@@ -94,14 +94,14 @@ def test_a_recent_look_by_another_process_is_shared() -> None:
 
 
 def test_a_missing_folder_shares_no_look_and_does_no_harm(tmp_path: Path) -> None:
-    look = SharedLook(tmp_path / "none" / "look")
+    look = SharedPollTime(tmp_path / "none" / "look")
     look.record_look()
     assert look.age_s() is None
     target = tmp_path / "target"
     target.write_text("x")
     os.utime(target, (1, 1))
     (tmp_path / "link").symlink_to(target)
-    SharedLook(tmp_path / "link").record_look()
+    SharedPollTime(tmp_path / "link").record_look()
     assert target.stat().st_mtime == 1
 
 
@@ -120,7 +120,7 @@ class Side:
             self.local,
             self.look,
             PollPace("origin", slow_s=slow_s),
-            shared=SharedLook(clone / "sync" / "look"),
+            shared=SharedPollTime(clone / "sync" / "look"),
             refs=None if folder is None else RefWatch(folder, STATE),
             notify=self.told.append,
         )
@@ -294,7 +294,7 @@ def test_a_folder_that_stays_locked_is_checked_later(lab: Lab) -> None:
     assert side.waiting.wait(lab.revision, 10.0)
     assert 2 <= len(looks) <= 30
     assert not side.told
-    assert SharedLook(lab.clone / "sync" / "look").age_s() is None
+    assert SharedPollTime(lab.clone / "sync" / "look").age_s() is None
 
 
 # --- what it costs ---------------------------------------------------------------------

@@ -100,8 +100,8 @@ def test_a_remote_without_the_branch_gets_it(tmp_path: Path) -> None:
     one.carrier.enter(head())
     collected = one.carrier.collect(claim(), "main", head())
     assert collected is not None
-    assert one.carrier.cargo is not None
-    assert (one.carrier.cargo.ref, one.carrier.cargo.old) == ("refs/heads/feature/x", None)
+    assert one.carrier.code_move is not None
+    assert (one.carrier.code_move.ref, one.carrier.code_move.old) == ("refs/heads/feature/x", None)
     one.push(head())
     assert said(bare, "rev-parse", "feature/x") == said(here, "rev-parse", "HEAD")
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from sequencer.history.story import build_story
-from sequencer.history.totals import BY_HAND, Maker, Total
+from sequencer.history.totals import BY_HAND, Total, UsageKey
 from tests.unit.history.journal_facts import Told
 
 USAGE = {"input_tokens": 100, "output_tokens": 7, "cost_usd": 0.25}
 
 
-def tallies(told: Told) -> dict[Maker, Total]:
+def tallies(told: Told) -> dict[UsageKey, Total]:
     return build_story(told.facts).totals.by_maker
 
 
@@ -40,9 +40,9 @@ def test_a_stamp_is_attributed_to_a_person() -> None:
     told = Told().tell("stamped", "a", 0, {"note": "ok: looks good"})
     told.tell("stamped", "b", 0, {"note": "fail"}).tell("stamped", "c", 0, {"note": "ok"})
     assert tallies(told) == {
-        Maker("a", BY_HAND, ""): Total(accepted=1),
-        Maker("b", BY_HAND, ""): Total(failed=1),
-        Maker("c", BY_HAND, ""): Total(accepted=1),
+        UsageKey("a", BY_HAND, ""): Total(accepted=1),
+        UsageKey("b", BY_HAND, ""): Total(failed=1),
+        UsageKey("c", BY_HAND, ""): Total(accepted=1),
     }
 
 
@@ -52,4 +52,4 @@ def test_a_new_beginning_resets_the_totals(event: str) -> None:
     assert tallies(told) == {}
     # Not even the name of who tried last is remembered.
     told.tell("taken-over", "a", 3)
-    assert list(tallies(told)) == [Maker("a", "", "")]
+    assert list(tallies(told)) == [UsageKey("a", "", "")]

@@ -10,7 +10,7 @@ import pytest
 
 from sequencer.engine.hooking import Hooks
 from sequencer.errors import ConfigurationError
-from sequencer.hooks.points import POINTS, Points
+from sequencer.hooks.points import POINTS, HookPoints
 from tests.unit.hooks.hook_files import context, loaded
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "hooks.md"
@@ -26,7 +26,7 @@ def test_every_question_of_the_engine_has_a_hook_point() -> None:
     asked = [name for name in vars(Hooks) if not name.startswith("_")]
     assert [f"sequencer_{name}" for name in asked] == list(POINTS)
     for name in asked:
-        ours = list(signature(getattr(Points, f"sequencer_{name}")).parameters)
+        ours = list(signature(getattr(HookPoints, f"sequencer_{name}")).parameters)
         assert ours == list(signature(getattr(Hooks, name)).parameters), name
 
 
@@ -34,7 +34,9 @@ def test_the_page_lists_each_point_with_its_arguments() -> None:
     rows = re.findall(r"^\| `(\w+)\(([\w, ]+)\)` \|", DOCUMENT.read_text(), re.MULTILINE)
     assert [name for name, _ in rows] == list(POINTS)
     for name, listed in rows:
-        arguments = [arg for arg in signature(getattr(Points, name)).parameters if arg != "self"]
+        arguments = [
+            arg for arg in signature(getattr(HookPoints, name)).parameters if arg != "self"
+        ]
         assert listed.split(", ") == arguments
 
 

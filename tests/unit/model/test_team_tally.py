@@ -7,7 +7,7 @@ from typing import Any, Never
 
 import pytest
 
-from sequencer.engine.capacity import Shares
+from sequencer.engine.capacity import BudgetShares
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.graph import Graph
 from sequencer.model.graph.marking import Marking
@@ -118,7 +118,7 @@ def test_no_transition_reads_the_spending_of_every_task(budget: dict[str, float]
     assert left_of(caps, marking, "t0") == 4.0
     spend(marking, "t0", 1.0)
     assert left_of(caps, marking, "t0") == 3.0
-    assert Shares(RunLimits(), caps, STRANGER).compute_share(
+    assert BudgetShares(RunLimits(), caps, STRANGER).compute_share(
         head, marking, "t0", 4, frozenset()
     ) == {"usd": 3.0}
     with pytest.raises(AssertionError, match="every task"):

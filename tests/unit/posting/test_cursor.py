@@ -10,7 +10,7 @@ from sequencer.plugins.posting.cursor import (
     Cursor,
     CursorFile,
     CursorUnreadable,
-    Trouble,
+    PostingProblem,
     move_to_run,
 )
 
@@ -18,7 +18,7 @@ HERE = Cursor("run-1", 12, 1)
 
 
 def test_trouble_is_saved_with_the_cursor_and_does_not_invalidate_it(tmp_path: Path) -> None:
-    trouble = Trouble("2027-01-31T08:00:00Z", 3, "HTTP 429", 60.0, 1000.0)
+    trouble = PostingProblem("2027-01-31T08:00:00Z", 3, "HTTP 429", 60.0, 1000.0)
     file = CursorFile(tmp_path, "hook")
     file.write(replace(HERE, trouble=trouble))
     assert file.read() == replace(HERE, trouble=trouble)

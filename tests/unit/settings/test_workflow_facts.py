@@ -19,11 +19,11 @@ from sequencer.project.settings import load
 from sequencer.project.step_facts import (
     COMPARED,
     FREE,
-    Loss,
     StepFacts,
+    WiderPermission,
     facts_of_step,
     find_removed_gates,
-    losses,
+    find_widenings,
 )
 from sequencer.project.trust import Acts, list_acts
 from sequencer.project.workflow_facts import Recorded
@@ -64,10 +64,10 @@ def test_every_field_is_either_free_or_compared(model: Any) -> None:
 def test_a_field_in_no_table_acts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FREE, "Step", FREE["Step"] - {"model"})
     before, after = (facts_of_step(Step(name="a", model=name)) for name in ("x", "y"))
-    assert list(losses(after, before, {})) == [Loss('model: "x"', 'model: "y"')]
+    assert list(find_widenings(after, before, {})) == [WiderPermission('model: "x"', 'model: "y"')]
     without = facts_of_step(Step(name="a"))
-    assert list(losses(without, before, {})) == [Loss('model: "x"', None)]
-    assert list(losses(before, without, {})) == [Loss(None, 'model: "x"')]
+    assert list(find_widenings(without, before, {})) == [WiderPermission('model: "x"', None)]
+    assert list(find_widenings(before, without, {})) == [WiderPermission(None, 'model: "x"')]
 
 
 @pytest.mark.parametrize(

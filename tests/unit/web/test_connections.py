@@ -21,12 +21,14 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError((scope, receive, send))
 
     async def work() -> None:
-        config = uvicorn.Config(app, http=server.ImpatientProtocol, lifespan="off", log_config=None)
+        config = uvicorn.Config(
+            app, http=server.IdleTimeoutProtocol, lifespan="off", log_config=None
+        )
         config.load()
         state = uvicorn.Server(config)
         loop = asyncio.get_running_loop()
         listening = await loop.create_server(
-            lambda: server.ImpatientProtocol(config, state.server_state, {}), "127.0.0.1", 0
+            lambda: server.IdleTimeoutProtocol(config, state.server_state, {}), "127.0.0.1", 0
         )
         port = listening.sockets[0].getsockname()[1]
         for said in (b"", b"GET / HTTP/1.1\r\nhost: x\r\n"):

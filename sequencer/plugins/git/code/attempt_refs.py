@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Mapping
 from shlex import quote
 
-from sequencer.engine.events import Noticed
+from sequencer.engine.events import NoticeGiven
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.files.textfile import is_branch_name, ref_part, slug
@@ -161,7 +161,7 @@ class AttemptWorkspace(GitWorkspace):
         if work is None:
             return None
         base = None if head.work is None else head.work.commit
-        if self.cargo is None:
+        if self.code_move is None:
             return Work.model_validate({**work.model_dump(), "base": base})
         folder = self._attempt_ref_prefix(head)
         ref = f"{folder}{claim.token}"
@@ -331,5 +331,5 @@ def open_attempt_workspace(request: CodeRequest) -> AttemptWorkspace | None:
             git.run("remote", "get-url", "--", store.remote)
     except (GitFailed, OSError):
         return None
-    notify = lambda text: request.emit(Noticed(text))  # noqa: E731
+    notify = lambda text: request.emit(NoticeGiven(text))  # noqa: E731
     return AttemptWorkspace(git, settings, request.run, request.redaction, notify)

@@ -222,7 +222,7 @@ _OWN_BRANCHES = (
 _PIECE = 1024 * 1024
 
 
-class CheckoutLook(Struct, frozen=True):
+class CheckoutState(Struct, frozen=True):
     """The state of a checkout at one moment."""
 
     commit: str | None
@@ -250,7 +250,7 @@ class CheckoutWatch:
         """Watch *checkout*, at most `MAX_FILES` of its files."""
         self._checkout = checkout
 
-    def read_state(self) -> CheckoutLook:
+    def read_state(self) -> CheckoutState:
         """Return the present state: from two git processes, or from a walk without a repository.
 
         Waits for a merge that is writing there.
@@ -261,7 +261,7 @@ class CheckoutWatch:
         except (SequencerError, GitFailed, OSError):
             return self._read_folder_state()
 
-    def _read_git_state(self) -> CheckoutLook:
+    def _read_git_state(self) -> CheckoutState:
         git = self._checkout.git
         status = read_status(git)
         refs = git.run("for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads")
@@ -277,17 +277,17 @@ class CheckoutWatch:
             left_bytes -= used_bytes
             files[entry.path] = f"{_kind(entry)} {state}"
         is_partial = len(dirty_entries) > MAX_FILES
-        return CheckoutLook(status.commit, status.branch, files, heads, is_partial)
+        return CheckoutState(status.commit, status.branch, files, heads, is_partial)
 
     # --- without a repository ------------------------------------------------------
 
-    def _read_folder_state(self) -> CheckoutLook:
+    def _read_folder_state(self) -> CheckoutState:
         files: dict[str, str] = {}
         for path in self._walk(self._checkout.folders.project):
             if len(files) >= MAX_FILES:
-                return CheckoutLook(None, None, files, is_partial=True, is_walk=True)
+                return CheckoutState(None, None, files, is_partial=True, is_walk=True)
             files[os.path.relpath(path, self._checkout.folders.project)] = _stat_fingerprint(path)
-        return CheckoutLook(None, None, files, is_walk=True)
+        return CheckoutState(None, None, files, is_walk=True)
 
     def _walk(self, folder: Path) -> Iterator[str]:
         folders = self._checkout.folders
@@ -314,7 +314,7 @@ class CheckoutWatch:
 
     # --- comparing -----------------------------------------------------------------
 
-    def describe_changes(self, before: CheckoutLook, after: CheckoutLook) -> tuple[str, ...]:
+    def describe_changes(self, before: CheckoutState, after: CheckoutState) -> tuple[str, ...]:
         """Return "PATH (how)" for each change from *before* to *after*.
 
         Merges of tasks, which move the branch, are left out, and so are new branches.
@@ -334,7 +334,7 @@ class CheckoutWatch:
                 changes.append(f"branch {name!r} (moved to {after.heads[name][:12]})")
         return tuple(changes)
 
-    def _has_merged(self, before: CheckoutLook, after: CheckoutLook) -> bool:
+    def _has_merged(self, before: CheckoutState, after: CheckoutState) -> bool:
         """Return whether the branch's new commits are all merges of tasks."""
         if before.commit is None or after.commit is None or before.branch != after.branch:
             return False
@@ -347,7 +347,7 @@ class CheckoutWatch:
         return bool(log) and is_ours and log[-1][0][0] == before.commit
 
 
-def _changed_files(before: CheckoutLook, after: CheckoutLook) -> Iterator[str]:
+def _changed_files(before: CheckoutState, after: CheckoutState) -> Iterator[str]:
     for path in sorted(before.files.keys() | after.files.keys()):
         old, new = before.files.get(path), after.files.get(path)
         if old == new or ((before.is_partial or after.is_partial) and None in (old, new)):

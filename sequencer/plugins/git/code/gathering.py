@@ -21,8 +21,8 @@ from sequencer.files.textfile import ref_part, slug
 from sequencer.plugins.git.code.checkout import LONG_TIMEOUT_S, QUIET, Checkout, stage
 from sequencer.plugins.git.code.selection import (
     Content,
+    FileNotCommitted,
     Skipped,
-    Unfit,
     ensure_fit_name,
     find_new_secrets,
     format_reasons,
@@ -334,7 +334,7 @@ class TaskTrees:
                 content = self._read_entry(git, entry)
                 if content is None:
                     continue
-            except Unfit as unfit:
+            except FileNotCommitted as unfit:
                 yield Skipped(entry.path, str(unfit))
                 continue
             left_bytes -= content.size
@@ -345,10 +345,10 @@ class TaskTrees:
 
     def _read_entry(self, git: Git, entry: StatusEntry) -> Content | None:
         if entry.is_unmerged:
-            raise Unfit("has conflicts of a merge")
+            raise FileNotCommitted("has conflicts of a merge")
         try:
             ensure_fit_name(entry.path, self._is_secret)
-        except Unfit:
+        except FileNotCommitted:
             # A file already committed under such a name is an example, or no longer secret.
             if not entry.is_tracked or _old_content(git, entry.path) is None:
                 raise

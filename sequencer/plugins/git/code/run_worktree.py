@@ -31,7 +31,7 @@ from sequencer.plugins.git.code.checkout import LONG_TIMEOUT_S, Checkout
 from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.set_aside import (
     AttemptFiles,
-    Unkept,
+    NotSaved,
     WorktreeFiles,
     attempt_ref_prefix,
     complete_restoration,
@@ -168,7 +168,7 @@ class RunWorktree(InnerWorkspace):
             complete_restoration(
                 WorktreeFiles.from_worktree(self._trees, worktree, None), self._notify
             )
-        except Unkept as error:
+        except NotSaved as error:
             hint = "what the failed attempt left is in commit " + worktree.restoring.get(
                 "failed", ""
             )

@@ -53,7 +53,7 @@ class Content(Struct, frozen=True):
     """The target of a link; None: a file."""
 
 
-class Unfit(Exception):
+class FileNotCommitted(Exception):
     """The reason, for people, why a file is not committed; never leaves this package."""
 
 
@@ -66,47 +66,47 @@ def ensure_fit_name(path: str, is_secret: IsSecret) -> None:
     """Refuse names that are never committed, whatever their content.
 
     Raises:
-        Unfit: with the reason.
+        FileNotCommitted: with the reason.
     """
     for part in path.split("/"):
         if part.lower() == ".git":
-            raise Unfit("is below .git")
+            raise FileNotCommitted("is below .git")
         if part.lower().startswith(".env") or part.lower() in _SECRET_NAMES:
-            raise Unfit("has a name that is used for secrets")
+            raise FileNotCommitted("has a name that is used for secrets")
     if is_secret(os.fsencode(path)):
-        raise Unfit("has a name that looks like a key")
+        raise FileNotCommitted("has a name that looks like a key")
 
 
 def read_content(top: Path, path: str, max_bytes: int, is_secret: IsSecret) -> Content:
     """Return the file or link at *path* below *top*, if it may be committed.
 
     Raises:
-        Unfit: with the reason.
+        FileNotCommitted: with the reason.
     """
     full_path = top / path
     # Git lists nothing inside a linked folder, so a link here was made after its listing.
     if os.path.realpath(full_path.parent) != os.path.normpath(
         os.path.realpath(top) / Path(path).parent
     ):
-        raise Unfit("is in a linked folder")
+        raise FileNotCommitted("is in a linked folder")
     try:
         info = os.lstat(full_path)
     except OSError as error:
-        raise Unfit(f"can't be read: {error.strerror}") from error
+        raise FileNotCommitted(f"can't be read: {error.strerror}") from error
     if stat.S_ISLNK(info.st_mode):
         return _read_link(top, full_path, info)
     if not stat.S_ISREG(info.st_mode):
-        raise Unfit("is not a regular file")
+        raise FileNotCommitted("is not a regular file")
     if info.st_size > max_bytes:
-        raise Unfit(f"has {info.st_size} bytes, more than {max_bytes}")
+        raise FileNotCommitted(f"has {info.st_size} bytes, more than {max_bytes}")
     try:
         data, read_info = _read(full_path, max_bytes)
     except OSError as error:
-        raise Unfit(f"can't be read: {error.strerror}") from error
+        raise FileNotCommitted(f"can't be read: {error.strerror}") from error
     if stamp(read_info) != stamp(info) or len(data) != info.st_size:
-        raise Unfit("is being written")
+        raise FileNotCommitted("is being written")
     if is_secret(data):
-        raise Unfit("contains what looks like a key")
+        raise FileNotCommitted("contains what looks like a key")
     mode = EXECUTABLE if info.st_mode & stat.S_IXUSR else PLAIN
     return Content(mode, info.st_size, stamp(info))
 
@@ -124,14 +124,14 @@ def _read_link(top: Path, path: Path, info: os.stat_result) -> Content:
         # Not Path.readlink, which would normalize the target.
         target = os.readlink(os.fsencode(path))  # noqa: PTH115
     except OSError as error:
-        raise Unfit(f"can't be read: {error.strerror}") from error
+        raise FileNotCommitted(f"can't be read: {error.strerror}") from error
     root = os.path.realpath(top)
     end = os.path.realpath(path)
     is_inside = end == root or end.startswith(f"{root}{os.sep}")
     if target.startswith(b"/") or not is_inside:
-        raise Unfit("is a link that leads out of the repository")
+        raise FileNotCommitted("is a link that leads out of the repository")
     if ".git" in (part.lower() for part in Path(end).relative_to(root).parts):
-        raise Unfit("is a link into .git")
+        raise FileNotCommitted("is a link into .git")
     return Content(LINK, len(target), stamp(info), target)
 
 
@@ -240,7 +240,7 @@ class Selector:
                 continue
             try:
                 choice = self._choose(entry, group, left_bytes)
-            except Unfit as unfit:
+            except FileNotCommitted as unfit:
                 exclusions.append(Skipped(entry.path, str(unfit)))
                 continue
             group.used_bytes += choice.size
@@ -264,19 +264,23 @@ class Selector:
 
     def _choose(self, entry: StatusEntry, group: _Group, left_bytes: int) -> Chosen:
         if entry.is_unmerged:
-            raise Unfit("has conflicts of a merge")
+            raise FileNotCommitted("has conflicts of a merge")
         if entry.is_submodule:
-            raise Unfit("is a submodule")
+            raise FileNotCommitted("is a submodule")
         if entry.path.endswith("/"):
-            raise Unfit("is another repository")
+            raise FileNotCommitted("is another repository")
         ensure_fit_name(entry.path, self._is_secret)
         if entry.change is Change.DELETED:
             return Chosen(entry.path, entry.change, group.key, None)
         content = read_content(self._tree.top, entry.path, group.max_file_bytes, self._is_secret)
         if content.size > group.max_total_bytes - group.used_bytes:
-            raise Unfit(f"does not fit into the {group.max_total_bytes} bytes of {group.key}")
+            raise FileNotCommitted(
+                f"does not fit into the {group.max_total_bytes} bytes of {group.key}"
+            )
         if content.size > left_bytes:
-            raise Unfit(f"does not fit into the {self._options.max_total_bytes} bytes of a commit")
+            raise FileNotCommitted(
+                f"does not fit into the {self._options.max_total_bytes} bytes of a commit"
+            )
         if entry.mode in (PLAIN, EXECUTABLE) and content.target is None:
             # Use git's mode: git knows whether the file system has an executable bit.
             content = replace(content, mode=entry.mode)

@@ -68,11 +68,11 @@ def attempt_ref_prefix(run: str | None) -> str:
     return f"{ATTEMPTS}/{ref_part(slug(run or 'default'))}/"
 
 
-class Unkept(Exception):
+class NotSaved(Exception):
     """The reason, for people, why files are not saved or not restored; only for this package."""
 
 
-class TreeLook(Struct, frozen=True):
+class TreeSnapshot(Struct, frozen=True):
     """A work tree at one moment."""
 
     tree: str
@@ -86,7 +86,7 @@ class TreeLook(Struct, frozen=True):
     """Repositories inside, which are left as they are."""
 
 
-class Restoring(Struct, frozen=True):
+class PendingRestore(Struct, frozen=True):
     """A restoration that is not complete yet; the note of the worktree keeps it."""
 
     failed: str
@@ -102,7 +102,7 @@ class Restoring(Struct, frozen=True):
     """The commit of the branch after the attempt."""
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, str]) -> Restoring | None:
+    def from_fields(cls, fields: Mapping[str, str]) -> PendingRestore | None:
         """Return the restoration in a note's *fields*, or None if there is none that is valid."""
         try:
             plan = cls(**fields)
@@ -149,11 +149,11 @@ class WorktreeFiles(Struct):
         """Return the seconds that are left.
 
         Raises:
-            Unkept: the time limit is reached.
+            NotSaved: the time limit is reached.
         """
         left_s = self.ends - time.monotonic()
         if left_s <= 0:
-            raise Unkept("it took too long")
+            raise NotSaved("it took too long")
         return left_s
 
     def run_git(
@@ -189,24 +189,24 @@ class WorktreeFiles(Struct):
             for leftover in (path, lock):
                 leftover.unlink(missing_ok=True)
 
-    def snapshot_files(self, index: Mapping[str, str], before: str = "") -> TreeLook:
+    def snapshot_files(self, index: Mapping[str, str], before: str = "") -> TreeSnapshot:
         """Write the present files to git's objects and to *index*; return their trees.
 
         *before* is the tree of an earlier look: a file that was ignored then and was added by
         force since is not taken for the attempt's.
 
         Raises:
-            Unkept: the files can't be saved; the message says why.
+            NotSaved: the files can't be saved; the message says why.
             GitFailed: git failed.
         """
         git, admin_dir = self.git, self.worktree.admin_dir
         if (admin_dir / "index.lock").exists():
-            raise Unkept("another git is at work there")
+            raise NotSaved("another git is at work there")
         status = parse_status(git.run(*STATUS, timeout_s=self.left_s()).stdout)
         if status.commit is None:
-            raise Unkept("its branch has no commit")
+            raise NotSaved("its branch has no commit")
         if operation := find_git_operation(admin_dir):
-            raise Unkept(f"{operation} is under way there")
+            raise NotSaved(f"{operation} is under way there")
         run_files = {
             entry.path
             for entry in status.entries
@@ -219,10 +219,10 @@ class WorktreeFiles(Struct):
         entries = [entry for entry in status.entries if entry.path not in run_files | nested_paths]
         changed_paths = (entry.path for entry in entries if entry.change is not Change.DELETED)
         if sum(map(partial(_size, git.folder), changed_paths)) > MAX_BYTES:
-            raise Unkept(f"more than {MAX_BYTES // MIB} MiB differ from the commit")
+            raise NotSaved(f"more than {MAX_BYTES // MIB} MiB differ from the commit")
         staged_tree, has_conflicts = "", any(entry.is_unmerged for entry in entries)
         if has_conflicts and not before:
-            raise Unkept("there are conflicts of a merge")
+            raise NotSaved("there are conflicts of a merge")
         if any(entry.is_staged for entry in entries) and not has_conflicts:
             staged_tree = self.run_git("write-tree", extra=index)
         if before:
@@ -230,7 +230,7 @@ class WorktreeFiles(Struct):
         if entries or before:
             stage(git, run_files | nested_paths, index, self.settings, self.left_s())
         tree = self.run_git("write-tree", extra=index)
-        return TreeLook(
+        return TreeSnapshot(
             tree, status.commit, status.branch or "", staged_tree, tuple(sorted(nested_paths))
         )
 
@@ -253,7 +253,7 @@ class WorktreeFiles(Struct):
 
     # --- refs ----------------------------------------------------------------------
 
-    def commit(self, files: TreeLook, message: str, *parents: str) -> str:
+    def commit(self, files: TreeSnapshot, message: str, *parents: str) -> str:
         """Write *files* on top of *parents*; staged files become the last parent."""
         if files.index:
             staged_commit = self._commit_tree(files.index, "What was staged", [files.head])
@@ -308,7 +308,7 @@ class AttemptFiles(Struct):
     note: Callable[[dict[str, str]], None]
     """Writes an unfinished restoration to the worktree's note; an empty dict removes it."""
     notes: tuple[str, ...] = ()
-    before: TreeLook | None = None
+    before: TreeSnapshot | None = None
     kept: str = ""
     """The commit with the files before the attempt."""
     why_not: str = ""
@@ -358,7 +358,7 @@ class AttemptFiles(Struct):
             return False
         try:
             return self._set_aside(self.before)
-        except Unkept as error:
+        except NotSaved as error:
             self.notify(f"the changes of this attempt stay: {error}")
         except _FAILURES as error:
             self.notify(
@@ -367,10 +367,10 @@ class AttemptFiles(Struct):
             )
         return False
 
-    def _set_aside(self, before: TreeLook) -> bool:
+    def _set_aside(self, before: TreeSnapshot) -> bool:
         files = self.files
         if self.is_shared():
-            raise Unkept(_SHARED)
+            raise NotSaved(_SHARED)
         files.make_durable()
         with files.copy_index(self.attempt.token) as index:
             after = files.snapshot_files(index, before.tree)
@@ -387,7 +387,7 @@ class AttemptFiles(Struct):
             obstacle = _SHARED if self.is_shared() else restore(files, plan, index)
         self.note({})
         if obstacle is not None:
-            raise Unkept(f"{obstacle}; {self.ref} has them too")
+            raise NotSaved(f"{obstacle}; {self.ref} has them too")
         nested_text = (
             f"; repositories inside stay: {format_paths(after.nested)}" if after.nested else ""
         )
@@ -397,7 +397,9 @@ class AttemptFiles(Struct):
         )
         return True
 
-    def _save_attempt(self, before: TreeLook, after: TreeLook, *first_commits: str) -> Restoring:
+    def _save_attempt(
+        self, before: TreeSnapshot, after: TreeSnapshot, *first_commits: str
+    ) -> PendingRestore:
         """Save the files *after* the attempt; return the plan that restores those of *before*.
 
         The first parent of the commit has the files from before, so ``git show`` shows the changes.
@@ -412,7 +414,7 @@ class AttemptFiles(Struct):
         files.update_ref(self.ref, failed_commit, {})
         staged_tree = before.index or files.run_git("rev-parse", f"{before.head}^{{tree}}")
         old_state = before.head, before.branch, staged_tree
-        return Restoring(failed_commit, before.tree, *old_state, after.head, tip)
+        return PendingRestore(failed_commit, before.tree, *old_state, after.head, tip)
 
     def _subject(self) -> str:
         attempt = self.attempt
@@ -420,7 +422,7 @@ class AttemptFiles(Struct):
         return f"{title} of run {attempt.run_id}\n\nStep {attempt.step.name}, token {attempt.token}"
 
 
-def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> str | None:
+def restore(files: WorktreeFiles, plan: PendingRestore, index: Mapping[str, str]) -> str | None:
     """Restore files, HEAD and index from *plan*, or return why they are left unchanged.
 
     *index* has the files as they are now.
@@ -447,7 +449,9 @@ def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> 
     return None
 
 
-def _find_foreign_changes(files: WorktreeFiles, plan: Restoring, current_tree: str) -> list[str]:
+def _find_foreign_changes(
+    files: WorktreeFiles, plan: PendingRestore, current_tree: str
+) -> list[str]:
     """Return the paths that are neither as the attempt left them nor as they were before it."""
 
     def changed_since(tree: str) -> set[str]:
@@ -457,7 +461,7 @@ def _find_foreign_changes(files: WorktreeFiles, plan: Restoring, current_tree: s
     return sorted(changed_since(f"{plan.failed}^{{tree}}") & changed_since(plan.tree))
 
 
-def _move_head(files: WorktreeFiles, plan: Restoring) -> None:
+def _move_head(files: WorktreeFiles, plan: PendingRestore) -> None:
     """Restore HEAD and its branch."""
     log_message, ref = ("-m", "sequencer: an attempt failed"), f"refs/heads/{plan.branch}"
     if not plan.branch:
@@ -472,9 +476,9 @@ def complete_restoration(files: WorktreeFiles, notify: Callable[[str], object]) 
     """Complete a restoration that was interrupted, if there is one.
 
     Raises:
-        Unkept: it can't be completed.
+        NotSaved: it can't be completed.
     """
-    plan = Restoring.from_fields(files.worktree.restoring)
+    plan = PendingRestore.from_fields(files.worktree.restoring)
     if plan is None:
         return
     files.make_durable()
@@ -483,7 +487,7 @@ def complete_restoration(files: WorktreeFiles, notify: Callable[[str], object]) 
             files.snapshot_files(index, plan.tree)
             obstacle = restore(files, plan, index)
     except _FAILURES as error:
-        raise Unkept(_format_reason(error)) from error
+        raise NotSaved(_format_reason(error)) from error
     if obstacle is not None:
         notify(f"the changes of a failed attempt stay: {obstacle}; {plan.failed} has them too")
     else:
@@ -501,7 +505,7 @@ def remove_attempt_refs(git: Git, run: str | None) -> None:
             git.run("update-ref", "--stdin", stdin=f"{commands}\n".encode())
 
 
-_FAILURES = (Unkept, GitFailed, SequencerError, OSError)
+_FAILURES = (NotSaved, GitFailed, SequencerError, OSError)
 _SHARED = "another node works in the same folder, or has meanwhile"
 _NOT_KEPT = "the files before this attempt can't be kept"
 

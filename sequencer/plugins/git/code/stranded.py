@@ -36,7 +36,7 @@ LEFT_BRANCH = re.compile(r".+\.left[0-9]*")
 """The name of a branch for commits that HEAD has left."""
 
 
-class Stranded(Struct, frozen=True):
+class StrandedCommits(Struct, frozen=True):
     """Commits that no merge of a run or a task contains yet."""
 
     branch: str
@@ -150,7 +150,7 @@ def find_stranded(git: Git, left: Collection[str], known: Collection[str]) -> li
 
 def keep_on_branches(
     git: Git, branch: str, tips: Collection[str], known: Collection[str]
-) -> list[Stranded]:
+) -> list[StrandedCommits]:
     """Put each of *tips* on a branch ``BRANCH.leftN``; return those that had none before.
 
     *known* are commits that are merged or will be.
@@ -186,7 +186,7 @@ def _parse_number(name: str) -> str | None:
     return None if match is None else match[1]
 
 
-def inspect_branch(git: Git, name: str, tip: str, known: Collection[str]) -> Stranded:
+def inspect_branch(git: Git, name: str, tip: str, known: Collection[str]) -> StrandedCommits:
     """Return the work on branch *name* at commit *tip* that no *known* commit contains.
 
     Raises:
@@ -198,4 +198,4 @@ def inspect_branch(git: Git, name: str, tip: str, known: Collection[str]) -> Str
         "for-each-ref", form, f"--contains={tip}", "refs/heads/"
     ).splitlines()
     other_branches = tuple(branch for branch in branches if not LEFT_BRANCH.fullmatch(branch))
-    return Stranded(name, count, other_branches)
+    return StrandedCommits(name, count, other_branches)

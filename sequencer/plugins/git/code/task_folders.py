@@ -33,7 +33,7 @@ from sequencer.model.graph.task import TaskTraits
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code.checkout import (
     Checkout,
-    CheckoutLook,
+    CheckoutState,
     CheckoutWatch,
     ClosedFolder,
     FolderResult,
@@ -79,7 +79,7 @@ class SharedTaskFolder(AttemptFolder):
         self._watch = watch
         self._fails_on_write = fails_on_write
         self._ended = ended
-        self._before: CheckoutLook | None = None
+        self._before: CheckoutState | None = None
         if watch is not None:
             self._before = watch.read_state()
             notices += self._before.notices

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from sequencer.errors import SequencerError
 from sequencer.files.textfile import ref_part, slug
 from sequencer.plugins.git.code.gathering import TaskTrees
-from sequencer.plugins.git.code.stranded import LEFT_BRANCH, Stranded, inspect_branch
+from sequencer.plugins.git.code.stranded import LEFT_BRANCH, StrandedCommits, inspect_branch
 from sequencer.plugins.git.code.tree import read_status
 from sequencer.plugins.git.code.worktrees import (
     BRANCHES,
@@ -43,7 +43,7 @@ class Unmerged(Struct, frozen=True):
     is_under_way: Callable[[str | None, str], bool]
     """Whether the run of this name still has this id and is not complete."""
 
-    def find(self) -> Iterator[Stranded]:
+    def find(self) -> Iterator[StrandedCommits]:
         """Yield the unmerged work, sorted by branch; stop if git fails."""
         with contextlib.suppress(GitFailed, SequencerError):
             notes = {note.branch: (run, note) for run, note in self._notes()}
@@ -74,7 +74,7 @@ class Unmerged(Struct, frozen=True):
             if LEFT_BRANCH.fullmatch(name) or name.startswith(f"{RUN_BRANCHES}/")
         }
 
-    def _find_without_note(self, branch: str, tip: str) -> Iterator[Stranded]:
+    def _find_without_note(self, branch: str, tip: str) -> Iterator[StrandedCommits]:
         """Yield the work on *branch*; without a note, only the branch's name says which run's."""
         run_by_part = {ref_part(slug(run or "default")): run for run in reversed([*self.trees])}
         part = branch.split("/")[1]
@@ -83,11 +83,11 @@ class Unmerged(Struct, frozen=True):
             found = inspect_branch(self.git, branch, tip, ["HEAD"])
             yield replace(found, run=run, is_gone=is_gone)
         elif count := _count(self.git, tip, ["HEAD"]):
-            yield Stranded(branch, count, run=run, is_of_run=True, is_gone=is_gone)
+            yield StrandedCommits(branch, count, run=run, is_of_run=True, is_gone=is_gone)
 
     def _find_with_note(
         self, note: Worktree, run: str | None, tip: str | None
-    ) -> Iterator[Stranded]:
+    ) -> Iterator[StrandedCommits]:
         trees = self.trees[run]
         folder, has_files = trees.notes.folder(note), False
         is_ours = trees.link_problem(note) is None
@@ -109,7 +109,7 @@ class Unmerged(Struct, frozen=True):
         if not is_ours and any(find_git_dirs(trees.checkout.common_dir, folder)):
             frees.append(("git", "worktree", "prune"))
         target_branch = note.checked_out or ""
-        yield Stranded(
+        yield StrandedCommits(
             note.branch,
             count,
             run=run,

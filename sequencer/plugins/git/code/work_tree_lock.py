@@ -53,7 +53,7 @@ _NAMES = 20
 _PARENT = re.compile(r"^parent ([0-9a-f]+)$", re.MULTILINE)
 
 
-class Collecting(Frozen):
+class PlannedPush(Frozen):
     """The code of an attempt whose push has started or will start."""
 
     base: str
@@ -82,7 +82,7 @@ class Note(Frozen):
     owner: Owner
     branch: str | None = None
     """The branch that was checked out; None: an older version has written the note."""
-    collecting: Collecting | None = None
+    collecting: PlannedPush | None = None
     left: Mapping[str, str] | None = None
     """Changed path -> fingerprint, after its agents had ended; None: not recorded."""
 
@@ -261,7 +261,7 @@ class WorkTreeLock:
         self._write(note)
         return note
 
-    def record_collecting(self, collecting: Collecting | None) -> None:
+    def record_collecting(self, collecting: PlannedPush | None) -> None:
         """Record in the note which code is about to be pushed; None: no push is pending anymore.
 
         Do nothing without a note.
@@ -306,14 +306,14 @@ class WorkTreeLock:
             base = theirs
         if base is not None and (has_more or commit != base):
             ref, kept_branch = f"refs/heads/{branch}", self.kept_branch_name(claim)
-            plan = Collecting(
+            plan = PlannedPush(
                 base=base, commit=commit, ref=ref, kept=kept_branch, token=claim.token
             )
             self.record_collecting(plan)
 
     def find_unaccepted(
         self, note: Note | None, theirs: str | None
-    ) -> tuple[Collecting, str] | None:
+    ) -> tuple[PlannedPush, str] | None:
         """Return the plan in *note* and HEAD, if HEAD has code that was not accepted.
 
         *theirs* is the last accepted commit. None: there is nothing to take back.
@@ -348,7 +348,7 @@ class WorkTreeLock:
         notice = f"branch {branch} is at {base[:12]} again, the last accepted commit"
         return f"{notice}; the work that was not accepted is on branch {name}"
 
-    def _is_of_attempt(self, plan: Collecting, commit: str) -> bool:
+    def _is_of_attempt(self, plan: PlannedPush, commit: str) -> bool:
         """Return whether *commit* is the last commit of the attempt in *plan*, not a later one."""
         if self._tree.resolve(plan.ref) != commit:
             return False

@@ -75,7 +75,7 @@ class GitWorkspace(Workspace):
         self._selector = Selector(tree, commit, make_secret_check(redaction))
         self._committer = Committer(tree)
         self._work_tree_lock = WorkTreeLock(tree, run, state, self._committer)
-        self.cargo: RefMove | None = None
+        self.code_move: RefMove | None = None
         """The move that goes with the last collected work; None: the remote has the code."""
         self._used: set[str] = set()
         """Commits with which steps have started or ended here."""
@@ -313,7 +313,7 @@ class GitWorkspace(Workspace):
     # --- after a step --------------------------------------------------------------
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        self.cargo = None
+        self.code_move = None
         for _ in range(_TRIES):
             status = self._tree.read_status()
             commit = self._ensure_branch(status, head)
@@ -336,8 +336,8 @@ class GitWorkspace(Workspace):
             except RefMoved:
                 continue
             move = RefMove(f"refs/heads/{branch}", remote_commit, commit)
-            self.cargo = move if commit != remote_commit else None
-            if self.cargo is None and (head.work is not None or self._work.branch != CURRENT):
+            self.code_move = move if commit != remote_commit else None
+            if self.code_move is None and (head.work is not None or self._work.branch != CURRENT):
                 return None
             self._used.add(commit)
             # Even without a move, this records the branch, and the run stays on it.
@@ -529,7 +529,7 @@ class StoreWorkspace(GitWorkspace):
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
         """Commit the declared files; they are pushed with the next state that names the commit."""
         work = super().collect(claim, step, head)
-        self._store.branch.cargo = self.cargo
+        self._store.branch.code_move = self.code_move
         return work
 
 

@@ -85,7 +85,7 @@ class Worktree(Frozen):
     hint: str = ""
     """What a person should do about that."""
     restoring: dict[str, str] = Field(default_factory=dict)
-    """The unfinished restoration after a failed attempt; see `set_aside.Restoring`."""
+    """The unfinished restoration after a failed attempt; see `set_aside.PendingRestore`."""
 
     @property
     def admin_dir(self) -> Path:

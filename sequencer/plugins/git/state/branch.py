@@ -44,8 +44,8 @@ from sequencer.plugins.git.state.replica import (
     MAX_JOURNAL_BYTES,
     REMOTE,
     BranchPosition,
-    Known,
     KnownFile,
+    LastSeenCommit,
     Replica,
     RunTree,
     has_record,
@@ -54,7 +54,7 @@ from sequencer.plugins.git.state.replica import (
 )
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
-from sequencer.store.protocol import Agreed, Draft
+from sequencer.store.protocol import Agreement, Draft
 from sequencer.store.recovery import ensure_shared_is_newest
 
 REBUILDS = 5
@@ -123,7 +123,7 @@ class Branch:
         """Refs of the remote that are fetched with the state -> the local ref for each."""
         self.code_refs: Callable[[], Collection[str]] = tuple
         """Returns the refs of the remote that the run's code will move, before any is carried."""
-        self.cargo: RefMove | None = None
+        self.code_move: RefMove | None = None
         """A move of code; it is pushed with the transition whose head names its commit as the
         work."""
         self.unsettled: PendingPush | None = None
@@ -299,7 +299,7 @@ class Branch:
     def _set_position(self, position: BranchPosition) -> None:
         self._cached_position = position
         self.known.write(
-            Known(
+            LastSeenCommit(
                 remote=self.remote.name,
                 branch=self.refs.branch,
                 tip=position.commit,
@@ -354,19 +354,21 @@ class Branch:
 
     # --- moving --------------------------------------------------------------------
 
-    def propose(self, draft: Draft) -> Agreed:
+    def propose(self, draft: Draft) -> Agreement:
         if self._catch_up_if_older(draft):
-            return Agreed.LOST
+            return Agreement.LOST
         position = self._position()
         new_position = self._write_commit(draft, position)
         if new_position is None:
-            return Agreed.LOST
+            return Agreement.LOST
         old_commit = None if position is None else position.commit
         work = draft.head.work
-        cargo = [
-            move for move in (self.cargo,) if move is not None and work and work.commit == move.new
+        code_move = [
+            move
+            for move in (self.code_move,)
+            if move is not None and work and work.commit == move.new
         ]
-        moves = [RefMove(self.refs.state, old_commit, new_position.commit), *cargo]
+        moves = [RefMove(self.refs.state, old_commit, new_position.commit), *code_move]
         pause, is_of_change = PAUSE_S, draft.transition is self.deciding
         for _ in range(REBUILDS):
             push = self._push(moves)
@@ -388,7 +390,7 @@ class Branch:
                 if is_new and self.replica.max_commits:
                     # The remote does not let the history start again, so it gets longer.
                     self.replica.max_commits, self.unsettled = 0, None
-                    return Agreed.LOST
+                    return Agreement.LOST
                 self.ensure_may_pass(push, moves, tips)
             time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - keeps two pushes apart
             pause *= 2
@@ -513,20 +515,20 @@ class Branch:
         refs = (self.refs.state, *self.carried)
         return any(push.may_land(tips, refs) for push in self.doubts)
 
-    def _record_accepted(self, position: BranchPosition) -> Agreed:
-        self.unsettled, self.cargo, self._ahead = None, None, position
+    def _record_accepted(self, position: BranchPosition) -> Agreement:
+        self.unsettled, self.code_move, self._ahead = None, None, position
         self.doubts.clear()
         self.contact_at = time.monotonic()
-        return Agreed.ACCEPTED
+        return Agreement.ACCEPTED
 
-    def _follow_faster_push(self, tips: Mapping[str, str], push: PendingPush) -> Agreed:
+    def _follow_faster_push(self, tips: Mapping[str, str], push: PendingPush) -> Agreement:
         """Follow the push that was faster; this transition may still be in its history."""
         self.follow(tips)
         self.unsettled = None
         if not self.contains(push):
-            return Agreed.LOST
-        self.cargo = None
-        return Agreed.OVERTAKEN
+            return Agreement.LOST
+        self.code_move = None
+        return Agreement.OVERTAKEN
 
     def contains(self, pending: PendingPush) -> bool:
         """Return whether *pending* is in the branch, as far as it was followed.

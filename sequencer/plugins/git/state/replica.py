@@ -436,7 +436,7 @@ def _broken_journal_error(problem: str, place: str) -> CorruptState:
     )
 
 
-class Known(Frozen):
+class LastSeenCommit(Frozen):
     """The last commit of the branch that this clone has seen."""
 
     remote: str
@@ -448,23 +448,23 @@ class Known(Frozen):
 
 
 class KnownFile:
-    """The file with a `Known`; replaced atomically, under the lock of the run's folder."""
+    """The file with a `LastSeenCommit`; replaced atomically, under the lock of the run's folder."""
 
     def __init__(self, path: Path) -> None:
         """Use the file at *path*."""
         self.path = path
-        self._seen: tuple[tuple[int, int, int], Known | None] | None = None
+        self._seen: tuple[tuple[int, int, int], LastSeenCommit | None] | None = None
 
-    def read(self) -> Known | None:
+    def read(self) -> LastSeenCommit | None:
         """Return the content, or None if the file does not exist or can't be read."""
         mark = signature(self.path)
         if mark is None:
             return None
         if self._seen is None or self._seen[0] != mark:
-            self._seen = (mark, read_note(self.path, Known, 4096))
+            self._seen = (mark, read_note(self.path, LastSeenCommit, 4096))
         return self._seen[1]
 
-    def write(self, known: Known) -> None:
+    def write(self, known: LastSeenCommit) -> None:
         """Write *known*. A failed write does no harm: the remote has the same facts."""
         with contextlib.suppress(OSError):
             folders.make_folder(self.path.parent)

@@ -34,7 +34,7 @@ from sequencer.plugins.git.process import Git, GitFailed, is_never_stopped
 from sequencer.plugins.git.state.branch import Branch, PendingPush
 from sequencer.plugins.git.state.heartbeats import Heartbeats, confirm_expiry
 from sequencer.plugins.git.state.remote import Refs, RefWatch, Remote, remote_folder
-from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
+from sequencer.plugins.git.state.waiting import PollPace, SharedPollTime, SharedWait
 from sequencer.project.store_requests import StoreRequest
 from sequencer.store.file import FileStore
 from sequencer.store.head import parse_head
@@ -290,7 +290,7 @@ class GitStore:
             try:
                 return self._update(change)
             except _AlreadyAccepted as held:
-                self.branch.cargo = None
+                self.branch.code_move = None
                 return parse_head(decode(held.pending.line[:-1])["head"], "what was pushed")
             except RemoteUnreachable:
                 self._doubtful_change = change
@@ -424,7 +424,7 @@ class GitStore:
             self._files,
             self._poll,
             self._pace,
-            shared=SharedLook(self.state_path.parent / LOOKED),
+            shared=SharedPollTime(self.state_path.parent / LOOKED),
             refs=self._refs,
             notify=lambda text: self._notify(text),  # noqa: PLW0108 - the worker comes later
         )

@@ -32,7 +32,7 @@ from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.branch import Branch
 from sequencer.plugins.git.state.objects import Missing
 from sequencer.plugins.git.state.remote import unreachable_error
-from sequencer.plugins.git.state.replica import JOURNAL, REMOTE, Known, read_tree
+from sequencer.plugins.git.state.replica import JOURNAL, REMOTE, LastSeenCommit, read_tree
 from sequencer.plugins.git.state.store import LOCAL, GitOptions, GitStore, get_refs
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -92,7 +92,7 @@ class SyncStatus(Struct, frozen=True):
     """The result of one look at the folder and the branch."""
 
     relation: Relation
-    known: Known | None
+    known: LastSeenCommit | None
     """The branch as this clone knew it before the look."""
     local_head: Head | None
     """The head of the folder's newest record, before the look brought anything."""
@@ -190,7 +190,10 @@ def compare_with_known(store: GitStore) -> SyncStatus:
 
 
 def _diagnose_branch(
-    branch: Branch, known_state: Known | None, local_head: Head | None, problem: CorruptState
+    branch: Branch,
+    known_state: LastSeenCommit | None,
+    local_head: Head | None,
+    problem: CorruptState,
 ) -> SyncStatus:
     """Return the status of a branch that could not be followed because of *problem*."""
     try:

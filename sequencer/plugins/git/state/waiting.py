@@ -107,7 +107,7 @@ class PollPace:
         return self._clock() + seconds * (1 - JITTER + 2 * JITTER * self._chance())
 
 
-class SharedLook:
+class SharedPollTime:
     """The time of the last poll by any process of this clone: the mtime of an empty file.
 
     If the clock was changed, at most one poll is made or skipped by mistake.
@@ -144,7 +144,7 @@ class SharedWait(Struct):
     look: Callable[[], bool]
     """Asks the remote, brings its changes, and returns whether the run has moved."""
     pace: PollPace
-    shared: SharedLook
+    shared: SharedPollTime
     refs: RefWatch | None = None
     """Watches a remote on this machine."""
     notify: Callable[[str], None] = lambda _: None

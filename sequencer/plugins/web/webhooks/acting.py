@@ -57,9 +57,9 @@ from sequencer.plugins.web.webhook_settings import AnyHook
 from sequencer.plugins.web.webhooks.deliveries import Delivery, DeliveryStore
 from sequencer.plugins.web.webhooks.reading import (
     Ask,
+    DeliveryIgnored,
     Document,
     TrackerEvent,
-    Unwanted,
     is_any_known,
     parse_decision,
     read_event,
@@ -91,13 +91,13 @@ def ensure_allowed(event: TrackerEvent, options: AnyHook) -> None:
     """Check that *options* allow *event*: its sender, and its repository or team.
 
     Raises:
-        Unwanted: they do not, or the event is too old; it could be a replay.
+        DeliveryIgnored: they do not, or the event is too old; it could be a replay.
     """
     if not is_any_known(event.places, options.places):
-        raise Unwanted("the repository or team is not on the list")
+        raise DeliveryIgnored("the repository or team is not on the list")
     ensure_may_ask(event.ask, event, options)
     if datetime.now(UTC) - event.at > OLDEST:
-        raise Unwanted("it is older than three days")
+        raise DeliveryIgnored("it is older than three days")
 
 
 def is_later(at: datetime, ended: str, now: datetime) -> bool:
@@ -114,14 +114,14 @@ def ensure_may_ask(ask: Ask, event: TrackerEvent, options: AnyHook) -> None:
     """Check that *options* let the sender of *event* ask for *ask*.
 
     Raises:
-        Unwanted: they do not.
+        DeliveryIgnored: they do not.
     """
     people = getattr(options, f"may_{ask}")
     if not is_any_known(event.who, options.people if people is None else people):
-        raise Unwanted(f"the sender is not on the list of people who may {ask}")
+        raise DeliveryIgnored(f"the sender is not on the list of people who may {ask}")
 
 
-class Clerk:
+class DeliveryHandler:
     """Does what the deliveries of one project ask for, one at a time."""
 
     def __init__(self, shown: ShownProject, say: Say) -> None:
@@ -199,7 +199,7 @@ class Clerk:
                 return False
             try:
                 result = self._handle_delivery(delivery)
-            except Unwanted as error:
+            except DeliveryIgnored as error:
                 result = f"nothing to do: {error}"
             except _RETRIED as error:
                 if tries_left:
@@ -225,7 +225,7 @@ class Clerk:
         """Do what *delivery* asks for; return what was done.
 
         Raises:
-            Unwanted: it asks for nothing here.
+            DeliveryIgnored: it asks for nothing here.
             SequencerError: the project or its run refuses it.
         """
         project, tracker = self.shown.open_for_change(), delivery.tracker
@@ -253,7 +253,7 @@ class Clerk:
                 self._request_work(run.name or "")
                 return f"run {run.name} already exists and continues"
             if not is_later(event.at, head.last_update, datetime.now(UTC)):
-                raise Unwanted(f"run {run.name} has already done it")
+                raise DeliveryIgnored(f"run {run.name} has already done it")
         folder, starter = project.settings.project_dir, build_starter(project)
         starter = replace(starter, paid=self._paid)
         request = to_request(
@@ -280,9 +280,9 @@ class Clerk:
         run = find_issue_run(project, event.identifier)
         head = None if run is None else run.head
         if run is None or head is None:
-            raise Unwanted(f"{event.identifier} has no run")
+            raise DeliveryIgnored(f"{event.identifier} has no run")
         if event.id in compute_comment_ids(head):
-            raise Unwanted("a run posted it")
+            raise DeliveryIgnored("a run posted it")
         decider = f"{delivery.tracker}:{event.who[0]}"
         if event.ask is Ask.STOP or parse_decision(event.text)[0] == "stop":
             reason = stop_reason(run, event, options, decider)
@@ -294,7 +294,7 @@ class Clerk:
         if delivery.revision is None:
             self.deliveries.note(delivery, head.revision)
         elif is_done(run, delivery.revision, commands[0], decider):
-            raise Unwanted("this was already done")
+            raise DeliveryIgnored("this was already done")
         for command in commands:
             decide(project, run.name, command, decider)
         verb = commands[0].verb
@@ -353,7 +353,7 @@ def list_event_commands(run: Run, head: Head, event: TrackerEvent, by: str) -> l
     """Return the commands that *event* asks for, one or more.
 
     Raises:
-        Unwanted: it decides nothing here, or was written before the question.
+        DeliveryIgnored: it decides nothing here, or was written before the question.
         TransitionRefused: it is guidance, and no agent is at work.
     """
     verb, note = parse_decision(event.text)
@@ -362,7 +362,7 @@ def list_event_commands(run: Run, head: Head, event: TrackerEvent, by: str) -> l
         if verb == "retry" and head.status is Status.FAILED:
             return [RetryNow()]
         if verb:
-            raise Unwanted(f"no question is waiting that {verb!r} could answer")
+            raise DeliveryIgnored(f"no question is waiting that {verb!r} could answer")
         text = f"{by}{f' ({event.url})' if event.url else ''} wrote:\n\n{note}"
         nodes = [None] if run.kind.has_one_place else [claim.step for claim in head.claims]
         if not nodes:
@@ -373,7 +373,9 @@ def list_event_commands(run: Run, head: Head, event: TrackerEvent, by: str) -> l
         asked_at = open_item.gate.opened_at
     else:
         if len(open_item.questions) > 1:
-            raise Unwanted("several questions are waiting; answer them with 'sequencer answer'")
+            raise DeliveryIgnored(
+                "several questions are waiting; answer them with 'sequencer answer'"
+            )
         question = open_item.questions[0]
         # The answer names the option as the chart spells it; the comment's case does not matter.
         first_line = _fold_text(event.text.partition("\n")[0])
@@ -386,9 +388,11 @@ def list_event_commands(run: Run, head: Head, event: TrackerEvent, by: str) -> l
     question_time = parse_time(asked_at)
     if question_time is not None and question_time > datetime.now(UTC) + AHEAD:
         # The comment may answer an earlier question, and must not open this gate.
-        raise Unwanted("this machine's clock was wrong when it asked; answer on the run's page")
+        raise DeliveryIgnored(
+            "this machine's clock was wrong when it asked; answer on the run's page"
+        )
     if question_time is None or event.at + SKEW < question_time:
-        raise Unwanted("it was written before the question")
+        raise DeliveryIgnored("it was written before the question")
     return [command]
 
 
@@ -396,12 +400,12 @@ def _build_decision(verb: str, note: str, gate: Gate) -> RunCommand:
     """Return the decision about *gate* of a comment with *verb* in its first line.
 
     Raises:
-        Unwanted: it decides nothing.
+        DeliveryIgnored: it decides nothing.
     """
     if verb == "retry":
-        raise Unwanted("'retry' can't answer what is waiting")
+        raise DeliveryIgnored("'retry' can't answer what is waiting")
     if not verb and is_single_word(note):
-        raise Unwanted("one word other than 'approve' and 'reject' decides nothing")
+        raise DeliveryIgnored("one word other than 'approve' and 'reject' decides nothing")
     # Another comment without a deciding first line is feedback.
     return make_command(verb or "feedback", note, gate.token)
 
@@ -452,14 +456,14 @@ def stop_reason(run: Run, event: TrackerEvent, options: AnyHook, by: str) -> str
     """Return the reason to record for stopping *run*.
 
     Raises:
-        Unwanted: the sender may not stop runs, or the removed label did not start this run.
+        DeliveryIgnored: the sender may not stop runs, or the removed label did not start this run.
     """
     if event.ask is not Ask.STOP:
         ensure_may_ask(Ask.STOP, event, options)
         return f"{by} said so"
     definition = run.definition
     if event.only_if_labeled and not (definition and definition.request.find_label(options.labels)):
-        raise Unwanted("the run was not started by a label")
+        raise DeliveryIgnored("the run was not started by a label")
     return f"{by} took the issue away"
 
 

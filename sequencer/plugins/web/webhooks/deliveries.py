@@ -59,7 +59,7 @@ class Delivery(Struct, frozen=True):
     """What was done for it; None while it waits."""
 
 
-class TooManyWaiting(Exception):
+class DeliveryQueueFull(Exception):
     """Too many deliveries are waiting; no more are taken."""
 
 
@@ -91,7 +91,7 @@ class DeliveryStore:
         tracker's second try may have another body.
 
         Raises:
-            TooManyWaiting: too many are waiting.
+            DeliveryQueueFull: too many are waiting.
             TooManyDeliveries: too many came within a minute.
         """
         keys = _digest(body), _digest(tracker.encode() + (id or body))
@@ -117,7 +117,7 @@ class DeliveryStore:
                 return False
             (count,) = db.execute("SELECT count(*) FROM deliveries WHERE done IS NULL").fetchone()
             if count > MAX_WAITING:
-                raise TooManyWaiting
+                raise DeliveryQueueFull
             # A wrong clock may have recorded some as taken after now; ignore those.
             (count,) = db.execute(
                 "SELECT count(*) FROM deliveries WHERE taken_at > ? AND taken_at <= ?",

@@ -61,7 +61,7 @@ class TrackerEvent(Struct, frozen=True, kw_only=True):
     started the run."""
 
 
-class Unwanted(Exception):
+class DeliveryIgnored(Exception):
     """The delivery asks for nothing here; the text says why."""
 
 
@@ -69,10 +69,10 @@ def read_github_event(kind: str, event: Fields, options: TrackerHook) -> Tracker
     """Return what GitHub's event *kind* asks for.
 
     Raises:
-        Unwanted: it asks for nothing here.
+        DeliveryIgnored: it asks for nothing here.
     """
     if kind not in ("issues", "issue_comment"):
-        raise Unwanted(f"events {kind[:40]!r} are not taken")
+        raise DeliveryIgnored(f"events {kind[:40]!r} are not taken")
     action, issue, sender = (
         event.get_text("action"),
         event.get_section("issue"),
@@ -80,7 +80,7 @@ def read_github_event(kind: str, event: Fields, options: TrackerHook) -> Tracker
     )
     repository, number = event.get_section("repository").get_text("full_name"), issue.get("number")
     if not is_count(number) or not repository:
-        raise Unwanted("it names no issue")
+        raise DeliveryIgnored("it names no issue")
     fields: dict[str, Any] = {
         "identifier": f"{repository}#{number}",
         "places": (repository,),
@@ -89,7 +89,7 @@ def read_github_event(kind: str, event: Fields, options: TrackerHook) -> Tracker
     if kind == "issue_comment":
         comment = event.get_section("comment")
         if action != "created" or comment.get_section("user").get("login") != sender.get("login"):
-            raise Unwanted("only new comments are taken")
+            raise DeliveryIgnored("only new comments are taken")
         text = _extract_addressed_text(comment.get_text("body"), options)
         fields |= {"text": text, "url": comment.get_text("html_url")}
         return TrackerEvent(ask=Ask.ANSWER, at=_read_time(comment, "created_at"), **fields)
@@ -98,14 +98,14 @@ def read_github_event(kind: str, event: Fields, options: TrackerHook) -> Tracker
     elif action in ("assigned", "unassigned"):
         is_ours = is_any_known(_user(event.get_section("assignee")), options.assignees)
     else:
-        raise Unwanted(f"issues that are {action[:40]} are not taken")
+        raise DeliveryIgnored(f"issues that are {action[:40]} are not taken")
     if not is_ours:
-        raise Unwanted(f"this label or assignee starts no run ({action})")
+        raise DeliveryIgnored(f"this label or assignee starts no run ({action})")
     is_end = action.startswith("un")
     people = (name for user in issue.get_sections("assignees") for name in _user(user))
     labels = (label.get_text("name") for label in issue.get_sections("labels"))
     if is_end and (is_any_known(labels, options.labels) or is_any_known(people, options.assignees)):
-        raise Unwanted("another label or assignee keeps the run going")
+        raise DeliveryIgnored("another label or assignee keeps the run going")
     ask = Ask.STOP if is_end else Ask.START
     return TrackerEvent(ask=ask, at=_read_time(issue, "updated_at"), **fields)
 
@@ -116,12 +116,12 @@ def read_linear_event(_kind: str, event: Fields, options: TrackerHook) -> Tracke
     The kind from the header is ignored, because headers are not signed; the body has the type.
 
     Raises:
-        Unwanted: it asks for nothing here.
+        DeliveryIgnored: it asks for nothing here.
     """
     kinds = {"Issue": _linear_issue, "Comment": _linear_comment, "AgentSessionEvent": _session}
     kind = event.get_text("type")
     if kind not in kinds:
-        raise Unwanted(f"events {kind[:40]!r} are not taken")
+        raise DeliveryIgnored(f"events {kind[:40]!r} are not taken")
     return kinds[kind](event, options)
 
 
@@ -129,13 +129,13 @@ def read_event(tracker: str, kind: str, document: Document, options: TrackerHook
     """Return what the event *kind* of *tracker* asks for.
 
     Raises:
-        Unwanted: it asks for nothing here, or one of its values has the wrong type.
+        DeliveryIgnored: it asks for nothing here, or one of its values has the wrong type.
     """
     reader = read_github_event if tracker == "github" else read_linear_event
     try:
         return reader(kind, Fields(document, "", "the delivery"), options)
     except UsageRefused as error:
-        raise Unwanted(error.message) from None
+        raise DeliveryIgnored(error.message) from None
 
 
 def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
@@ -155,9 +155,9 @@ def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
     if action == "create":
         if is_labeled or is_assigned:
             return TrackerEvent(ask=Ask.START, **fields)
-        raise Unwanted("none of its labels or assignees starts a run")
+        raise DeliveryIgnored("none of its labels or assignees starts a run")
     if action != "update" or not old_fields.has_any("labelIds", "assigneeId"):
-        raise Unwanted("neither its labels nor its assignee have changed")
+        raise DeliveryIgnored("neither its labels nor its assignee have changed")
     old_labels = old_fields.get("labelIds")
     new_labels = [
         label
@@ -168,7 +168,7 @@ def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
     if has_our_label or (is_assigned and old_fields.has_any("assigneeId")):
         return TrackerEvent(ask=Ask.START, **fields)
     if is_labeled or is_assigned:
-        raise Unwanted("another label or assignee keeps the run going")
+        raise DeliveryIgnored("another label or assignee keeps the run going")
     # Linear gives only the id of the previous assignee, so a listed email may be the same person.
     old_assignee = old_fields.get_text("assigneeId")
     may_be_ours = old_assignee and any("@" in name for name in options.assignees)
@@ -179,7 +179,7 @@ def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
 def _linear_comment(event: Fields, options: TrackerHook) -> TrackerEvent:
     comment = event.get_section("data")
     if event.get("action") != "create" or comment.get("botActor"):
-        raise Unwanted("only new comments of people are taken")
+        raise DeliveryIgnored("only new comments of people are taken")
     fields = _read_issue_fields(
         comment.get_section("issue"), comment.get_section("user"), comment.get_text("userId")
     )
@@ -206,7 +206,7 @@ def _session(event: Fields, _options: TrackerHook) -> TrackerEvent:
     if activity.get("signal") == "stop":
         return TrackerEvent(ask=Ask.STOP, at=event_time, **event_fields)
     if event.get("action") != "prompted":
-        raise Unwanted("only new prompts are taken")
+        raise DeliveryIgnored("only new prompts are taken")
     # The prompt is addressed to the agent, so it needs no mention.
     text = activity.get_section("content").get_text("body") or activity.get_text("body")
     return TrackerEvent(ask=Ask.ANSWER, at=event_time, text=_clean_comment(text), **event_fields)
@@ -217,7 +217,7 @@ def _read_issue_fields(issue: Fields, user: Fields, user_id: str = "") -> dict[s
     places = (team.get_text("key"), team.get_text("id") or issue.get_text("teamId"))
     identifier = issue.get_text("identifier")
     if not identifier:
-        raise Unwanted("it names no issue")
+        raise DeliveryIgnored("it names no issue")
     person = _names(user, "email", "id") or (user_id,)
     return {"identifier": identifier, "places": tuple(filter(None, places)), "who": person}
 
@@ -226,25 +226,25 @@ def _extract_addressed_text(text: str, options: TrackerHook) -> str:
     """Return the part of a comment that is for the run, without the mention.
 
     Raises:
-        Unwanted: a run posted it, it is empty, or it does not start with the mention.
+        DeliveryIgnored: a run posted it, it is empty, or it does not start with the mention.
     """
     text = _clean_comment(text)
     if options.mention is None:
         return text
     head, rest = text[: len(options.mention)], text[len(options.mention) :]
     if head.casefold() != options.mention.casefold() or rest[:1].isalnum() or rest[:1] == "-":
-        raise Unwanted(f"it does not start with {options.mention}")
+        raise DeliveryIgnored(f"it does not start with {options.mention}")
     return rest.lstrip(" \t,:\n")
 
 
 def _clean_comment(text: str) -> str:
     if OWN_MARK in text:
-        raise Unwanted("a run posted it")
+        raise DeliveryIgnored("a run posted it")
     lines = text.replace("\r\n", "\n").strip().split("\n")
     # A reply by mail quotes the comment it replies to.
     reply = "\n".join(line for line in lines if not line.lstrip().startswith(">")).strip()
     if not reply:
-        raise Unwanted("the comment is empty")
+        raise DeliveryIgnored("the comment is empty")
     return reply
 
 
@@ -301,5 +301,5 @@ def _user(user: Fields) -> tuple[str, ...]:
 def _read_time(fields: Fields, name: str) -> datetime:
     moment = parse_time(fields.get_text(name))
     if moment is None:
-        raise Unwanted(f"{name} is not a time")
+        raise DeliveryIgnored(f"{name} is not a time")
     return moment

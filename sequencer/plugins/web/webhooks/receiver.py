@@ -2,7 +2,7 @@
 
 The signature identifies the sender, so no cookie or Origin is required. It is checked on the raw
 bytes before they are parsed. Then the sender and the repository or team are checked, and the
-delivery is on disk before the sender gets its answer. The clerk does what the delivery asks for.
+delivery is on disk before the sender gets its answer. The handler does what the delivery asks for.
 
 A signed delivery that asks for nothing here gets status 200 and the reason: a tracker shows the
 reason next to the delivery, and disables an address that answers with errors. Linear treats every
@@ -30,10 +30,16 @@ from sequencer.model.whole_numbers import parse_whole_number
 from sequencer.plugins.web.guard import has_two_lengths
 from sequencer.plugins.web.section import get_webhook_options
 from sequencer.plugins.web.site import Site
-from sequencer.plugins.web.webhooks.acting import Clerk, Say, ensure_allowed
-from sequencer.plugins.web.webhooks.deliveries import TooManyDeliveries, TooManyWaiting
-from sequencer.plugins.web.webhooks.reading import Unwanted, is_count, read_event
-from sequencer.plugins.web.webhooks.uploads import BODY_S, MAX_BYTES, TooMuch, Upload, Uploads
+from sequencer.plugins.web.webhooks.acting import DeliveryHandler, Say, ensure_allowed
+from sequencer.plugins.web.webhooks.deliveries import DeliveryQueueFull, TooManyDeliveries
+from sequencer.plugins.web.webhooks.reading import DeliveryIgnored, is_count, read_event
+from sequencer.plugins.web.webhooks.uploads import (
+    BODY_S,
+    MAX_BYTES,
+    Upload,
+    UploadLimitReached,
+    Uploads,
+)
 from sequencer.project.project import Project
 from sequencer.store.strictjson import parse_object
 
@@ -75,14 +81,14 @@ class WebhookReceiver:
         """
         self._app = app
         self._hosts = frozenset(origin.partition("://")[2].lower() for origin in origins)
-        self._clerks = [Clerk(project, say) for project in site.projects.values()]
+        self._handlers = [DeliveryHandler(project, say) for project in site.projects.values()]
         self._refused = site.refused
         self._uploads = Uploads()
 
     def begin(self) -> None:
         """Act on the deliveries and runs that earlier servers left."""
-        for clerk in self._clerks:
-            clerk.begin()
+        for handler in self._handlers:
+            handler.begin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a delivery; pass any other request on."""
@@ -128,13 +134,13 @@ class WebhookReceiver:
                 signers = await to_thread.run_sync(self._find_signers, name, request.headers, body)
                 upload.is_signed = True
                 await to_thread.run_sync(_store_delivery, name, request.headers, body, signers)
-        except TooMuch as error:
+        except UploadLimitReached as error:
             raise Answered(429 if error.is_peer else 503, str(error)) from None
 
     def _find_signers(
         self, name: str, headers: Mapping[str, str], body: bytes
-    ) -> list[tuple[Clerk, Project]]:
-        """Return each project whose secret signed *body*, with its clerk.
+    ) -> list[tuple[DeliveryHandler, Project]]:
+        """Return each project whose secret signed *body*, with its handler.
 
         Only trusted projects are considered: another one could name any environment variable as
         its secret, and so take deliveries for a different project.
@@ -145,9 +151,9 @@ class WebhookReceiver:
         tracker = TRACKERS[name]
         signature = headers[tracker.signature].removeprefix(tracker.prefix)
         signers = []
-        for clerk in self._clerks:
+        for handler in self._handlers:
             try:
-                project = clerk.shown.open_for_change()
+                project = handler.shown.open_for_change()
             except SequencerError:
                 continue
             options = get_webhook_options(project.settings).get_hook(name)
@@ -156,7 +162,7 @@ class WebhookReceiver:
             secret = os.environ[options.secret_env].encode()
             digest = hmac.new(secret, body, "sha256").hexdigest()
             if hmac.compare_digest(digest.encode(), signature.encode()):
-                signers.append((clerk, project))
+                signers.append((handler, project))
         if not signers:
             raise Answered(401, "the signature does not match any secret that is set here")
         return signers
@@ -208,9 +214,12 @@ def _ensure_delivery(request: Request, name: str, hosts: Collection[str]) -> Non
 
 
 def _store_delivery(
-    name: str, headers: Mapping[str, str], body: bytes, signers: list[tuple[Clerk, Project]]
+    name: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    signers: list[tuple[DeliveryHandler, Project]],
 ) -> None:
-    """Store a delivery for the first of the *signers* that accepts it; wake its clerk.
+    """Store a delivery for the first of the *signers* that accepts it; wake its handler.
 
     Raises:
         Answered: it is refused, or asks for nothing here.
@@ -219,25 +228,25 @@ def _store_delivery(
     if kind == "ping":
         raise Answered(200, "the signature is right")
     reason = ""
-    for clerk, project in signers:
+    for handler, project in signers:
         options = get_webhook_options(project.settings).get_hook(name)
         try:
             ensure_allowed(read_event(name, kind, document, options), options)
-        except Unwanted as error:
+        except DeliveryIgnored as error:
             reason = str(error)
             continue
         try:
-            if not clerk.deliveries.add_delivery(
+            if not handler.deliveries.add_delivery(
                 name, kind, headers.get(TRACKERS[name].id, "").encode(), body
             ):
                 raise Answered(200, "it was taken before")
         except TooManyDeliveries:
             raise Answered(429, "too many new deliveries in a minute") from None
-        except TooManyWaiting:
+        except DeliveryQueueFull:
             raise Answered(503, "too many deliveries are waiting") from None
         except (OSError, sqlite3.Error, SequencerError):
             raise Answered(503, "it can't be saved") from None
-        clerk.wake()
+        handler.wake()
         return
     raise Answered(200, f"{NOTHING}{reason}")
 

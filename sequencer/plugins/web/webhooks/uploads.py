@@ -37,7 +37,7 @@ _MINUTE_S = 60.0
 _MAX_PEERS = 4096
 
 
-class TooMuch(Exception):
+class UploadLimitReached(Exception):
     """There is no room for a body; *is_peer* says whether this peer's own limit is reached."""
 
     def __init__(self, text: str, *, is_peer: bool) -> None:
@@ -83,7 +83,7 @@ class Uploads:
         Unless the block marks the upload as signed, the bytes received count against its peer.
 
         Raises:
-            TooMuch: there is no room; nothing of the body was read.
+            UploadLimitReached: there is no room; nothing of the body was read.
         """
         upload = self._admit(format_peer(address), MAX_BYTES if size is None else size)
         self._held[upload] = None
@@ -103,14 +103,14 @@ class Uploads:
         )
         if is_over:
             if size > SMALL_BYTES:
-                raise TooMuch("too much without a right signature", is_peer=True)
+                raise UploadLimitReached("too much without a right signature", is_peer=True)
             small = [upload for upload in peer_uploads if upload.is_small_place]
             if len(small) >= SMALL_PLACES and not _end_first(small):
-                raise TooMuch("too many deliveries at the same time", is_peer=True)
+                raise UploadLimitReached("too many deliveries at the same time", is_peer=True)
         is_full = sum(upload.size for upload in uploads) + size > MAX_HELD_BYTES
         # Ending a smaller one would not free enough.
         if is_full and not _end_first([upload for upload in uploads if upload.size >= size]):
-            raise TooMuch("too many deliveries at the same time", is_peer=False)
+            raise UploadLimitReached("too many deliveries at the same time", is_peer=False)
         return Upload(peer, size, is_over)
 
     def _level(self, peer: str) -> float:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.cli.views.states import ACTIVE, LOOKS, PICTURES, sanitize_text, wrap_text
+from sequencer.cli.views.states import ACTIVE, PICTURES, STATE_DISPLAYS, sanitize_text, wrap_text
 from sequencer.cli.views.text import cut, width
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState
@@ -343,8 +343,8 @@ def test_texts_can_be_read_on_their_colours(state: NodeState) -> None:
 
 def test_states_that_matter_look_different() -> None:
     told_apart = set(NodeState) - {NodeState.READY}
-    assert len({LOOKS[state].mark for state in told_apart}) == len(told_apart)
-    assert len({LOOKS[state].ascii_mark for state in told_apart}) == len(told_apart)
+    assert len({STATE_DISPLAYS[state].mark for state in told_apart}) == len(told_apart)
+    assert len({STATE_DISPLAYS[state].ascii_mark for state in told_apart}) == len(told_apart)
     assert NodeState.RUNNING in ACTIVE
     assert NodeState.DONE not in ACTIVE
 

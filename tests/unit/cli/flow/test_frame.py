@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.views.nodes import Frame, Heard, select_nodes
+from sequencer.cli.views.nodes import Frame, NodeProgress, select_nodes
 from sequencer.cli.views.text import width
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.graph.graph import Node, NodeKind
@@ -27,7 +27,9 @@ def screen() -> Iterator[Terminal]:
         yield made
 
 
-def lines(screen: Terminal, view: FlowView, size: tuple[int, int], **heard: Heard) -> list[str]:
+def lines(
+    screen: Terminal, view: FlowView, size: tuple[int, int], **heard: NodeProgress
+) -> list[str]:
     screen.resize(*size)
     frame = Frame(screen.stream)
     assert frame.measure() == size

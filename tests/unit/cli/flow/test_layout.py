@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sequencer.history.view import FlowView
 from sequencer.plugins.drawing.columns import GAP, Port, assign_columns, assign_ports, spread
-from sequencer.plugins.drawing.diagram import Drawn, Texts
+from sequencer.plugins.drawing.diagram import DiagramTexts, Drawn
 from sequencer.plugins.drawing.layers import Group, Rows, arrange_rows, count_crossings
 from sequencer.plugins.drawing.layout import (
     WAYS,
@@ -24,7 +24,7 @@ from tests.unit.cli.flow.views import RELEASE, cells, flows, graph, of, view, vi
 
 
 def layout(shown: FlowView, direction: str = "TB") -> Layout:
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    words = DiagramTexts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
     return compute_layout(shown.graph, words, direction)
 
 
@@ -120,7 +120,7 @@ def grouped(shown: FlowView, cuts: list[int]) -> list[Group]:
 def test_frames_contain_their_own_boxes_and_no_others(
     shown: FlowView, cuts: list[int], direction: str
 ) -> None:
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    words = DiagramTexts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
     groups = grouped(shown, cuts)
     found = compute_layout(shown.graph, words, direction, groups)
     ensure_sound(shown, found)
@@ -153,7 +153,7 @@ def are_apart(one: GroupFrame, other: GroupFrame) -> bool:
 def test_groups_whose_lines_cross_have_room_in_a_small_drawing(direction: str) -> None:
     # Each group once pushed the other to the right, and so on: 2,936,012,707 columns.
     shown = view("s --> a & b\na --> x --> d\nb --> y --> c\nc & d --> e")
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    words = DiagramTexts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
     groups = [Group("g", "One", frozenset("axc"), 1, 5), Group("h", "Two", frozenset("byd"), 1, 5)]
     found = compute_layout(shown.graph, words, direction, groups)
     ensure_sound(shown, found)
@@ -163,7 +163,7 @@ def test_groups_whose_lines_cross_have_room_in_a_small_drawing(direction: str) -
 
 def test_a_long_title_does_not_make_a_frame_taller() -> None:
     shown = view("a --> b")
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    words = DiagramTexts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
     (frame,) = compute_layout(
         shown.graph, words, "LR", [Group("g", "x" * 40, frozenset("ab"), 1, 42)]
     ).frames
@@ -178,7 +178,7 @@ def test_a_long_title_does_not_make_a_frame_taller() -> None:
 def test_a_branch_beside_a_group_stands_outside(direction: str) -> None:
     shown = view("a --> b & x\nb --> c --> d\nx --> y --> d")
     group = Group("g", "Two steps", frozenset("bc"), 1, 11)
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    words = DiagramTexts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
     (frame,) = compute_layout(shown.graph, words, direction, [group]).frames
     assert frame.group is group
     # What stands between the members makes room.
@@ -190,7 +190,7 @@ def test_a_branch_beside_a_group_stands_outside(direction: str) -> None:
 
 def test_without_groups_nothing_is_moved() -> None:
     shown = view(RELEASE)
-    words = Texts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
+    words = DiagramTexts(shown, 18, Drawn(None), is_ascii=False).measure_texts()
     assert compute_layout(shown.graph, words) == layout(shown)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.views.nodes import Frame, Heard
+from sequencer.cli.views.nodes import Frame, NodeProgress
 from sequencer.cli.views.text import width
 from sequencer.history.view import FlowView
 from sequencer.history.words import format_facts
@@ -29,7 +29,9 @@ def screen() -> Iterator[Terminal]:
         yield made
 
 
-def drawn(screen: Terminal, view: FlowView, columns: int, rows: int, **heard: Heard) -> list[str]:
+def drawn(
+    screen: Terminal, view: FlowView, columns: int, rows: int, **heard: NodeProgress
+) -> list[str]:
     screen.resize(columns, rows)
     frame = Frame(screen.stream)
     frame.measure()
@@ -40,7 +42,7 @@ def drawn(screen: Terminal, view: FlowView, columns: int, rows: int, **heard: He
 
 
 def test_a_frame_has_the_columns_of_a_team(screen: Terminal) -> None:
-    found = drawn(screen, at_work(), 130, 20, build=Heard("reading a.md", 0.25, 2_000))
+    found = drawn(screen, at_work(), 130, 20, build=NodeProgress("reading a.md", 0.25, 2_000))
     assert found[0].split()[:5] == ["TASK", "SUBJECT", "ROLE", "STATE", "TIME"]
     assert found[1].startswith("✓ plan")
     assert found[3].startswith("↻ log")

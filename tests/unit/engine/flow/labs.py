@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bench.project import Fixed
-from sequencer.engine.events import Emit, Noticed, ignore
+from sequencer.engine.events import Emit, NoticeGiven, ignore
 from sequencer.engine.graph_budget import GraphBudget
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.graph_worker import GraphWorker, Slots
@@ -220,7 +220,9 @@ class Lab:
             workflow=made,
             agents=Cast(self.actor),
             prompts=Texts(self.prompts),
-            logs=StepLogs(self.folder / "logs", self.folder, warn=lambda text: emit(Noticed(text))),
+            logs=StepLogs(
+                self.folder / "logs", self.folder, warn=lambda text: emit(NoticeGiven(text))
+            ),
             emit=emit,
             project=self.folder,
             workspace=self.workspace or Workspace(self.folder),

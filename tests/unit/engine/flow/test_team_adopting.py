@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.engine.events import Emit, Noticed, RunEvent
+from sequencer.engine.events import Emit, NoticeGiven, RunEvent
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.performing import Performer
 from sequencer.errors import ConfigurationError, DefinitionChanged
@@ -187,7 +187,7 @@ class Listening:
         self.heard: list[str] = []
 
     def __call__(self, event: RunEvent) -> None:
-        if isinstance(event, Noticed):
+        if isinstance(event, NoticeGiven):
             self.heard.append(event.text)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.capacity import Shares, iter_parallel_nodes
+from sequencer.engine.capacity import BudgetShares, iter_parallel_nodes
 from sequencer.errors import StepFailed
 from sequencer.model.commands import Reject
 from sequencer.model.graph.graph import Graph
@@ -322,7 +322,7 @@ def test_a_damaged_share_is_ignored(damaged: Any) -> None:
 
 def test_tokens_are_shared_like_money() -> None:
     rules = TeamRules.model_validate({"budget": {"max_tokens": 11}})
-    shares, marking = Shares(RunLimits(), TeamBudgets(rules), STRANGER), four()
+    shares, marking = BudgetShares(RunLimits(), TeamBudgets(rules), STRANGER), four()
     assert shares.compute_share(head_with(), marking, "A", 4, NOBODY) == {"tokens": 2}
     held = head_with(claim("A", 1, share_tokens=11))
     assert set(shares.find_closed(held, marking, NOBODY)) == set("ABCDZ")
@@ -331,7 +331,7 @@ def test_tokens_are_shared_like_money() -> None:
 @pytest.mark.parametrize("order", list(itertools.permutations("ABCD")))
 @pytest.mark.parametrize("limit", [10.0, 1.0, 0.1, 0.000003, 7.77])
 def test_the_shares_never_exceed_the_limit_in_total(order: tuple[str, ...], limit: float) -> None:
-    shares, marking = Shares(RunLimits(cost_usd=limit), None, STRANGER), four()
+    shares, marking = BudgetShares(RunLimits(cost_usd=limit), None, STRANGER), four()
     claims: list[Claim] = []
     for token, name in enumerate(order, 1):
         given = shares.compute_share(head_with(*claims), marking, name, 5 - token, NOBODY)

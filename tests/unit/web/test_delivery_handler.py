@@ -16,7 +16,7 @@ import pytest
 from sequencer import open_project
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhooks import acting
-from sequencer.plugins.web.webhooks.acting import Clerk
+from sequencer.plugins.web.webhooks.acting import DeliveryHandler
 from sequencer.store import watch
 from tests.web.deliveries import labeled, make_project
 
@@ -29,39 +29,39 @@ def soon(is_so: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def clerk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clerk:
+def handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeliveryHandler:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(acting, "PAUSE_S", 0.05)
-    monkeypatch.setattr(Clerk, "_begin_runs", lambda _: None)
+    monkeypatch.setattr(DeliveryHandler, "_begin_runs", lambda _: None)
     project, said = open_project(make_project(tmp_path / "p"), trust=True), list[str]()
     shown: Any = SimpleNamespace(project=project, open_for_change=lambda: project, title="p")
-    return Clerk(cast("ShownProject", shown), said.append)
+    return DeliveryHandler(cast("ShownProject", shown), said.append)
 
 
-def take(clerk: Clerk, number: int) -> None:
+def take(handler: DeliveryHandler, number: int) -> None:
     body = json.dumps(labeled(number=number)).encode()
-    assert clerk.deliveries.add_delivery("github", "issues", str(number).encode(), body)
-    clerk.wake()
+    assert handler.deliveries.add_delivery("github", "issues", str(number).encode(), body)
+    handler.wake()
 
 
 def test_deliveries_are_processed_without_file_notifications(
-    clerk: Clerk, monkeypatch: pytest.MonkeyPatch
+    handler: DeliveryHandler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(watch, "InotifyWatch", none_left)
     for number in (1, 2):
-        take(clerk, number)
-        soon(lambda: clerk.deliveries.find_oldest_waiting() is None)
-    assert len(clerk.deliveries.list_newest(9)) == 2
+        take(handler, number)
+        soon(lambda: handler.deliveries.find_oldest_waiting() is None)
+    assert len(handler.deliveries.list_newest(9)) == 2
 
 
-def test_deliveries_wait_while_the_box_cannot_be_used(clerk: Clerk) -> None:
-    lock = clerk.deliveries.path / "worker.lock"
+def test_deliveries_wait_while_the_box_cannot_be_used(handler: DeliveryHandler) -> None:
+    lock = handler.deliveries.path / "worker.lock"
     lock.mkdir(parents=True)
-    take(clerk, 1)
+    take(handler, 1)
     time.sleep(0.3)
-    assert clerk.deliveries.find_oldest_waiting() is not None
+    assert handler.deliveries.find_oldest_waiting() is not None
     lock.rmdir()
-    soon(lambda: clerk.deliveries.find_oldest_waiting() is None)
+    soon(lambda: handler.deliveries.find_oldest_waiting() is None)
