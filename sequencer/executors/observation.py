@@ -66,15 +66,15 @@ def normalize_reason(value: object) -> str | None:
     return str(value) if is_word else _NO_WORD
 
 
-def choose_answer(final: str, said: str) -> str:
-    r"""Return *said*, the last message, if it ends with the *final* answer, else *final*.
+def choose_answer(final: str, last_message: str) -> str:
+    r"""Return *last_message*, the last message, if it ends with the *final* answer, else *final*.
 
     >>> choose_answer("", "All tests pass."), choose_answer("pass.", "All tests\npass.")
     ('All tests pass.', 'All tests\npass.')
     >>> choose_answer("42", "Hm.")
     '42'
     """
-    return said if said.rstrip().endswith(final.strip()) else final
+    return last_message if last_message.rstrip().endswith(final.strip()) else final
 
 
 class Observation(Struct):

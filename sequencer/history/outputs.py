@@ -38,7 +38,7 @@ class StepOutputs(Struct):
     feedback: list[GateFeedback] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     messages: list[tuple[tuple[str, int], str]] = field(default_factory=list)
-    """(recipient, text): the recipient in the form of `Head.told`, the text for a prompt."""
+    """(recipient as in `Head.waiting_messages`, text for a prompt)."""
 
     def add_fact(self, fact: RecordedFact) -> None:
         """Add one fact of the journal; call it with the oldest fact first."""

@@ -112,7 +112,7 @@ class StoryEntry(Struct):
         return str(self.outcome.get("agent") or ("you" if self.is_question else ""))
 
     @property
-    def said(self) -> str:
+    def answer_text(self) -> str:
         """Return its answer, or its error."""
         parts = (self.outcome.get(key) for key in ("output", "note", "reason"))
         return format_error(self.outcome) or next((str(part) for part in parts if part), "")

@@ -296,7 +296,7 @@ class Head(Frozen, extra="allow"):
         return None if self.flow is None else self.flow.base
 
     @property
-    def told(self) -> tuple[tuple[str, int], ...]:
+    def waiting_messages(self) -> tuple[tuple[str, int], ...]:
         """Return (recipient, newest token at that time) for each message that waits to be read.
 
         The recipient "" is the next attempt. Stored as ``told`` in the run of a sequence, and only

@@ -304,8 +304,8 @@ class Snapshot(Struct, frozen=True):
         if self.readiness is not None and self.readiness.kind is ReadinessKind.COMPLETE:
             yield "ended", self.readiness.message
         yield from (("in the way", line) for line in self.in_the_way)
-        if head.told:
-            step_names = dict.fromkeys(step or "the next step" for step, _ in head.told)
+        if head.waiting_messages:
+            step_names = dict.fromkeys(step or "the next step" for step, _ in head.waiting_messages)
             yield "messages", f"waiting for {_join_first([*step_names])}"
         yield from self._failure_rows(head)
         work = f"{format_duration(head.usage.seconds)} of work"

@@ -32,16 +32,16 @@ class EarlierOutputs(Struct, frozen=True):
 
     folder: Path
     """The folder of the run; it has the outputs that are too large for the journal."""
-    said: StepOutputs
+    recorded: StepOutputs
 
     @property
     def steps(self) -> list[str]:
         """Return the names of the steps that have an output."""
-        return sorted(self.said.records)
+        return sorted(self.recorded.records)
 
     def earlier_rounds(self) -> str:
         """Return what was found and tried before the newest "no", see `join_rounds`."""
-        return join_rounds(map(self._round_text, self.said.rounds[:-1]))
+        return join_rounds(map(self._round_text, self.recorded.rounds[:-1]))
 
     def _round_text(self, fix_round: Round) -> str:
         finding = f"Round {fix_round.number} found: {fix_round.reason or 'no reason was given'}"
@@ -56,7 +56,7 @@ class EarlierOutputs(Struct, frozen=True):
 
     def read_last_output(self) -> str:
         """Return the output of the step before; empty if no step has an output yet."""
-        return "" if self.said.newest is None else self.output(self.said.newest)
+        return "" if self.recorded.newest is None else self.output(self.recorded.newest)
 
     def output(self, step: str) -> str:
         """Return the newest output of *step*.
@@ -67,11 +67,11 @@ class EarlierOutputs(Struct, frozen=True):
             CorruptState: its record names a path that is not an output, or the path is not a
                 plain file.
         """
-        if step not in self.said.records:
+        if step not in self.recorded.records:
             known_names = ", ".join(self.steps) or "none"
             message = f"step {step!r} has no output yet; steps that have one: {known_names}"
             raise KeyError(message)
-        return self._output_in(self.said.records[step])
+        return self._output_in(self.recorded.records[step])
 
     def _output_in(self, record: Mapping[str, Any]) -> str:
         name = record.get("output_file")

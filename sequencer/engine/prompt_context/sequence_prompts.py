@@ -125,7 +125,7 @@ class Composer(Struct, frozen=True, dict=True):
         if self.message_ids:
             messages = [
                 text
-                for recipient, text in self.earlier.said.messages
+                for recipient, text in self.earlier.recorded.messages
                 if recipient in self.message_ids
             ]
             blocks.append(("messages", "# Messages to you\n\n" + "\n\n".join(messages)))
@@ -153,7 +153,7 @@ class Composer(Struct, frozen=True, dict=True):
         if gate is None or not self._is_after_feedback:
             return ""
         names = {gate.step, *(earlier_gate.step for earlier_gate in gate.earlier)}
-        notes = [note for note in self.earlier.said.feedback if note.gate in names]
+        notes = [note for note in self.earlier.recorded.feedback if note.gate in names]
         if len(notes) == 1:
             return notes[0].text
         is_one_gate = len({note.gate for note in notes}) == 1
@@ -224,7 +224,7 @@ def make_prompt_composer(
     """
     # Prompts of cycles have no templates.
     is_template = workflow.has_end
-    messages, form = head.told, None
+    messages, form = head.waiting_messages, None
     if head.failures_in_row:
         place = find_current_ref(workflow, head)
         form = describe_wanted_form(workflow, step_at(workflow, place), place.stage)

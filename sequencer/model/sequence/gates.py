@@ -237,7 +237,7 @@ def tell(
             f"tell: step {name!r} is done, so it would not read it",
             hint="leave the name out; then the next step reads it",
         )
-    messages = dict.fromkeys((*head.told, (name or "", head.token)))
+    messages = dict.fromkeys((*head.waiting_messages, (name or "", head.token)))
     if len(messages) > MAX_WAITING:
         raise TransitionRefused(
             f"tell: {MAX_WAITING} messages wait already",
@@ -266,7 +266,7 @@ def find_read_messages(
     remaining_names = _remaining_steps(workflow, ref.step_index)
     return tuple(
         (recipient, sent_at)
-        for recipient, sent_at in head.told
+        for recipient, sent_at in head.waiting_messages
         if sent_at < token and (recipient in names or recipient not in remaining_names)
     )
 

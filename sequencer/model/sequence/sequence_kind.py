@@ -259,7 +259,7 @@ class SequenceChange(Struct):
             )
             self.head = pause_transition.head
             self.facts += pause_transition.facts
-        if self.head.told:
+        if self.head.waiting_messages:
             self._forget_messages(token, result)
 
     @staticmethod
@@ -271,7 +271,7 @@ class SequenceChange(Struct):
         # A step that the caller performed without an agent has read no messages.
         if self._is_accepted(result) and result.began_at is not None:
             messages = gates.find_read_messages(self.head, self.kind.workflow, result.place, token)
-            rest = [message for message in self.head.told if message not in messages]
+            rest = [message for message in self.head.waiting_messages if message not in messages]
             self.head = self.head.with_messages(rest)
 
     def settle(self, capacity: Capacity | None) -> None:

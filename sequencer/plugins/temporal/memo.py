@@ -38,7 +38,7 @@ class MemoStore:
         self.sizes = measure_documents(self.documents)
         self.outputs: dict[str, str] = {}
         """Outputs of attempts that a choice may depend on, by name, oldest first."""
-        self.said: dict[str, str] = {}
+        self.short_texts: dict[str, str] = {}
         """The text that picks the next node, for outputs too large to travel; by the same names."""
         self.reported: tuple[int, Mapping[str, Any]] | None = None
         """Token and record of the attempt being recorded, if the server's history has them."""
@@ -121,7 +121,7 @@ class MemoGraphChanges(GraphChanges):
 
     def read_output(self, name: str) -> str:
         store = cast("MemoStore", self.store)
-        if (output := store.outputs.get(name, store.said.get(name))) is not None:
+        if (output := store.outputs.get(name, store.short_texts.get(name))) is not None:
             return output
         raise StorageFailed(
             "an answer that picks the next node is not on the server: it was too large, or too "

@@ -522,7 +522,7 @@ class GraphWorkOrder(WorkOrder):
         result = unpack_result(report, claim, ref, step, workflow)
         if (name := report.reference) is None:
             return result
-        outputs = self._store.outputs if report.said is None else self._store.said
+        outputs = self._store.outputs if report.said is None else self._store.short_texts
         outputs[name] = result.outcome.output
         return replace(result, reference=name)
 

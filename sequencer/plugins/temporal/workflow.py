@@ -75,7 +75,7 @@ MERGES, MERGE_PAUSE_S = 50, 10.0
 ASK_S, LATE_S = 300.0, 60.0
 """A process asks about its work order every `ASK_S`; `LATE_S` later it counts as gone."""
 LONGEST_SLEEP_S = 86_400.0
-MAX_SAID = 500
+MAX_SHORT_TEXTS = 500
 """Maximum short texts of large answers (`AttemptReport.said`) that the next execution gets."""
 MAX_ENDED = 20
 """Maximum ended work orders that the next execution gets, for processes that missed the answer."""
@@ -113,7 +113,7 @@ class RunWorkflow:
         memo = {key: workflow.memo_value(key) for key in workflow.memo()}
         self._store = MemoStore(memo, self._publish)
         self._store.outputs.update(state.get("outputs", {}))
-        self._store.said.update(state.get("said", {}))
+        self._store.short_texts.update(state.get("said", {}))
         self._orders = {
             data["id"]: read_work_order(data, self._store) for data in state.get("permits", ())
         }
@@ -191,8 +191,8 @@ class RunWorkflow:
         new_ends = {order.id: order.end for order in self._orders.values() if order.end is not None}
         if newest_ends := list({**self._ended, **new_ends}.items())[-MAX_ENDED:]:
             state["ended"] = dict(newest_ends)
-        if self._store.said:
-            state["said"] = dict(list(self._store.said.items())[-MAX_SAID:])
+        if self._store.short_texts:
+            state["said"] = dict(list(self._store.short_texts.items())[-MAX_SHORT_TEXTS:])
         workflow.continue_as_new(state, memo=memo, task_queue=self._queue)
 
     def _compute_pause(self) -> timedelta | None:

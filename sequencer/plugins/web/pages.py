@@ -296,7 +296,7 @@ def _questions(row: RunRow, open_item: Open) -> Iterator[NeedCard]:
 
 def _failure(row: RunRow) -> str:
     attempts = [step.last for step in tried_steps(row).values() if step.last.state == "failed"]
-    return max(attempts, key=lambda attempt: attempt.revision).said if attempts else ""
+    return max(attempts, key=lambda attempt: attempt.revision).answer_text if attempts else ""
 
 
 def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, StepAttempts]:
@@ -377,7 +377,7 @@ def _hits(rows: Iterable[RunRow], search: str) -> Iterator[SearchHit]:
     for row in rows:
         for step in reversed(tried_steps(row, is_whole=True).values()):
             for place, attempt in enumerate(step.tries, 1):
-                lines = (attempt.step, *attempt.said.splitlines())
+                lines = (attempt.step, *attempt.answer_text.splitlines())
                 if hit := next((line for line in lines if search in line.casefold()), ""):
                     yield SearchHit(row, step, place, hit[:MAX_SHOWN])
 

@@ -146,7 +146,9 @@ def _tried_row(head: Head, snapshot: Snapshot, step: StepAttempts) -> StepRow:
         state = "interrupted"
     if head.is_at_gate and head.gate and head.gate.token == attempt.token:
         state = "asked"
-    line = next((line.strip()[:120] for line in attempt.said.splitlines() if line.strip()), "")
+    line = next(
+        (line.strip()[:120] for line in attempt.answer_text.splitlines() if line.strip()), ""
+    )
     number_words = str(step.step_index + 1)
     return StepRow(
         step.key, STATE_DISPLAYS[state], step.name, step, number_words, attempt.agent, line

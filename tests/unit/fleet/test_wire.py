@@ -71,7 +71,7 @@ def test_a_head_survives_a_round_trip(more: dict[str, Any]) -> None:
     head = Head.model_validate({**PLAIN, **more})
     memo = json.loads(json.dumps(pack_head(head)))
     assert unpack_head(memo) == head
-    assert unpack_head(memo).told == head.told
+    assert unpack_head(memo).waiting_messages == head.waiting_messages
 
 
 def test_constant_fields_are_packed_apart_from_changing_ones() -> None:

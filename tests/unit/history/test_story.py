@@ -128,7 +128,7 @@ def test_a_gate_that_a_person_skips_is_a_wait_and_a_report() -> None:
 def test_a_long_output_is_cut_to_its_end_for_lists_and_whole_for_prompts() -> None:
     told = Told().claim("a", 0).end("a", 0.1, 1, output="x" * 9_999 + "end")
     story = build_story(told.facts)
-    assert story.tries[0].said == "…" + "x" * (KEPT_CHARS - 3) + "end"
+    assert story.tries[0].answer_text == "…" + "x" * (KEPT_CHARS - 3) + "end"
     assert len(story.outputs.records["a"]["output"]) == 10_002
 
 
@@ -171,7 +171,7 @@ def test_an_attempt_that_a_later_start_replaces_is_cancelled() -> None:
 def test_a_stamped_step_that_never_ran_has_the_report_of_a_person() -> None:
     told = Told().tell("stamped", "a", 5, {"note": "by hand"})
     (attempt,) = build_story(told.facts).group_steps(by_name=True)["a"].tries
-    assert (attempt.state, attempt.number, attempt.said) == ("done", 1, "by hand")
+    assert (attempt.state, attempt.number, attempt.answer_text) == ("done", 1, "by hand")
     assert kinds(told) == []
 
 

@@ -363,12 +363,9 @@ class Branch:
             return Agreement.LOST
         old_commit = None if position is None else position.commit
         work = draft.head.work
-        code_move = [
-            move
-            for move in (self.code_move,)
-            if move is not None and work and work.commit == move.new
-        ]
-        moves = [RefMove(self.refs.state, old_commit, new_position.commit), *code_move]
+        move = self.code_move
+        code_moves = [move] if move is not None and work and work.commit == move.new else []
+        moves = [RefMove(self.refs.state, old_commit, new_position.commit), *code_moves]
         pause, is_of_change = PAUSE_S, draft.transition is self.deciding
         for _ in range(REBUILDS):
             push = self._push(moves)
