@@ -2,82 +2,88 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
+from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sequencer import Project, open_project
-from sequencer.plugins.schedules import every_run, schedules
+from sequencer.testing import ScratchProject
+from tests.clocks.faketime import following, library
 from tests.property.fairness import Look, waited_too_long
-from tests.unit.cli.calling import call, project
+from tests.storage.commands import Ended, sequencer
 
-CONFIGURATION = """\
-agent: {default: script}
-workflow: {name: standard}
-agents:
-  script: {kind: command, free: true,
-           argv: [sh, -c, 'echo x; test ! -e "fail-$SEQUENCER_RUN_NAME"']}
-limits: {failures_in_row: 2}
-workflows:
-  short: {kind: procedure, steps: [supervisor]}
-  long: {kind: procedure, steps: [supervisor, main, reviewer]}
-  asks: {kind: procedure, steps: [{name: supervisor, requires_approval: true}, main]}
-schedules:
-  night: {workflow: long, at: "0 2 * * *"}
-  often: {workflow: short, at: "*/5 * * * *"}
-"""
-SCHEDULES = ("night", "often")
+AGENT = 'echo x; test ! -e "fail-$SEQUENCER_RUN_NAME"'
+CONFIGURATION: dict[str, Any] = {
+    "agent": {"default": "script"},
+    "agents": {"script": {"kind": "command", "free": True, "argv": ["sh", "-c", AGENT]}},
+    "limits": {"failures_in_row": 2},
+    "workflow": {"name": "standard"},
+    "workflows": {
+        "short": {"kind": "procedure", "steps": ["supervisor"]},
+        "long": {"kind": "procedure", "steps": ["supervisor", "main", "reviewer"]},
+        "asks": {
+            "kind": "procedure",
+            "steps": [{"name": "supervisor", "requires_approval": True}, "main"],
+        },
+    },
+    "schedules": {
+        "night": {"workflow": "long", "at": "0 2 * * *"},
+        "often": {"workflow": "short", "at": "*/5 * * * *"},
+    },
+}
 HOUR_S = 60 * 60
 
 
 class Lived:
     """A project with an endless cycle, and ticks of all its runs at a clock of its own."""
 
-    def __init__(self, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = project(folder, CONFIGURATION)
-        self.random, self.later, self.requests = random.Random(seed), 0.0, 0  # noqa: S311 - a test
+    def __init__(self, folder: Path, seed: int, faketime: Path) -> None:
+        self.project = ScratchProject(folder / "p", CONFIGURATION)
+        self.folder, self.clock = self.project.folder, folder / "clock"
+        self.variables = following(faketime, self.clock)
+        self.random, self.requests = random.Random(seed), 0  # noqa: S311 - a test
         self.looks: list[Look] = []
-        monkeypatch.setattr(schedules, "time", SimpleNamespace(time=self.now))
-        monkeypatch.setattr(every_run, "time", SimpleNamespace(time=self.now))
-        monkeypatch.setattr(every_run, "_run_tick", self.tick_of)
-        assert call(self.folder, "run", "--max-steps", "1").code == 0
+        self.pass_time(0)
+        assert self.call("run", "--max-steps", "1").code == 0
 
-    def now(self) -> float:
-        return time.time() + self.later
+    def pass_time(self, seconds: int) -> None:
+        """Let *seconds* pass for every process of this project."""
+        before = int(self.clock.read_text()) if self.clock.exists() else 0
+        self.clock.write_text(f"+{before + seconds}")
 
-    def tick_of(self, *given: Any, **_: Any) -> int:
-        run = given[2]
-        name = [] if run.name is None else ["--run", run.name]
-        return call(self.folder, *name, "tick").code
+    def call(self, *arguments: str) -> Ended:
+        ended = sequencer(self.folder, *arguments, variables=self.variables)
+        assert not ended.wrong(0, 1, 3, 4)
+        return ended
 
-    def able(self, opened: Project) -> frozenset[str]:
+    def able(self) -> frozenset[str]:
+        """Return the runs that can move: a step is ready, or the date of a schedule has come."""
+        now = time.time() + int(self.clock.read_text())
         found = set()
-        for name in (None, *opened.run_names()):
-            here = opened.run(name).readiness()
-            if here is not None and here.kind == "ready":
-                found.add(name or "")
-        for run, date in schedules.list_scheduled_runs(opened):
-            if date is not None and date <= self.now():
-                found.add(run.name or "")
+        for row in json.loads(self.call("status", "--all", "--json").out):
+            date = row.get("starts_at")
+            is_due = date is not None and datetime.fromisoformat(date).timestamp() <= now
+            if is_due or (row.get("waits_for") or {}).get("kind") == "ready":
+                found.add(row["run"] or "")
         return frozenset(found)
 
-    def tokens(self, opened: Project) -> dict[str, Any]:
-        names = {None, *opened.run_names(), *SCHEDULES}
+    def tokens(self) -> dict[str, Any]:
+        """Return what changes in each run with each of its steps."""
+        opened = self.project.open()
+        names = {None, *opened.run_names(), *CONFIGURATION["schedules"]}
         heads = {name or "": opened.run(name).head for name in names}
         return {name: head and (head.run_id, head.token) for name, head in heads.items()}
 
     def live(self, ticks: int) -> None:
         for _ in range(ticks):
             self.change()
-            opened = open_project(self.folder, trust=True)
-            able, before = self.able(opened), self.tokens(opened)
-            code = call(self.folder, "tick", "--all").code
-            assert code in (0, 1, 3, 4), code
-            after = self.tokens(open_project(self.folder, trust=True))
+            able, before = self.able(), self.tokens()
+            self.call("tick", "--all")
+            after = self.tokens()
             moved = [name for name in after if after[name] != before.get(name)]
             assert len(moved) <= 1, "one tick is one step"
             self.looks.append(Look(able, moved[0] if moved else None))
@@ -89,29 +95,30 @@ class Lived:
             self.requests += 1
             workflow = self.random.choice(("short", "long", "asks"))
             name = f"request-{self.requests}"
-            ended = call(
-                self.folder, "--run", name, "run", "--workflow", workflow, "--max-steps", "1"
-            )
-            assert ended.code in (0, 1, 4), ended.err
+            words = ("--run", name, "run", "--workflow", workflow, "--max-steps", "1")
+            assert self.call(*words).code in (0, 1, 4)
             self.looks.append(Look(frozenset(), name))  # by hand
         elif what == "answer":
-            call(self.folder, "answer", "approve")
+            sequencer(self.folder, "answer", "approve", variables=self.variables)
         elif what == "fail":
             (self.folder / f"fail-{self.random.choice(('night', 'request-1', ''))}").touch()
         elif what == "mend":
             for path in self.folder.glob("fail-*"):
                 path.unlink()
         else:
-            self.later += 24 * HOUR_S if what == "night" else HOUR_S / 6
+            self.pass_time(24 * HOUR_S if what == "night" else HOUR_S // 6)
 
 
 @pytest.mark.slow(sample=1)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_starves_beside_an_endless_cycle_in_a_real_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, seed: int
 ) -> None:
-    lived = Lived(tmp_path / "p", seed, monkeypatch)
+    faketime = library()
+    if faketime is None:
+        pytest.skip("libfaketime is not installed")
+    lived = Lived(tmp_path, seed, faketime)
     lived.live(25)
     assert waited_too_long(lived.looks) == []
     assert {"", "often"} < {look.moved for look in lived.looks}
