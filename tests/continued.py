@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sequencer import FileStore, Head, Transition
+from sequencer import Change, FileStore, Head, Transition
 from sequencer.store.continuity import find_misfit, find_misfits
 from sequencer.store.journal import decode, encode, fact_fields, survey
-from sequencer.store.protocol import Change
-from sequencer.store.recovery import Recovered
 
 MISFITS: list[str] = []
 """What this process has written in the present test that does not continue what was before."""
@@ -25,7 +23,7 @@ def watch_changes() -> None:
     """Note in `MISFITS` each wrong change of a run in files that is accepted from now on."""
     accept = FileStore._accept
 
-    def watch(store: FileStore, recovery: Recovered, transition: Transition) -> Head | None:
+    def watch(store: FileStore, recovery: Any, transition: Transition) -> Head | None:
         head = accept(store, recovery, transition)
         if head is not None and recovery.head is not None:
             reason = find_misfit(_as_json(recovery.head), _record_of(head, transition))

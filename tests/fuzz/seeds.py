@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sequencer import Head
-from sequencer.files.keys import iter_leaves
-from sequencer.project.schema import Schema
 from tests.property.amounts import in_memory
 from tests.property.test_hostile_state import made
 
@@ -66,15 +66,24 @@ def seeds(target: str) -> list[bytes]:
     return list(_ANSWERS)
 
 
+def _keys(schema: Any) -> Iterator[str]:
+    """Yield each key that *schema*, a JSON schema, knows."""
+    parts = list(schema.values()) if isinstance(schema, dict) else schema
+    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
+        yield from schema["properties"]
+    for part in parts if isinstance(parts, list) else ():
+        yield from _keys(part)
+
+
 def words(target: str) -> list[bytes]:
     """Return what no mutation of bytes would find by itself."""
     if target in ("head", "journal"):
         keys = [f'"{name}":' for name in (*Head.model_fields, "also", "head", "checksum")]
         return [key.encode() for key in (*keys, '"\\ud800"', "NaN", "-Infinity", "1e999", "true")]
     if target == "settings":
-        found = {str(part) for path, _ in iter_leaves(Schema) for part in path}
+        schema = json.loads((ROOT / ".orchestration.schema.json").read_text())
         more = ("steps", "review", "every", "step", "kind", "argv", "&a ", "*a", "!!str ", "<<: ")
-        return [word.encode() for word in (*sorted(found | set(Schema.model_fields)), *more)]
+        return [word.encode() for word in (*sorted(set(_keys(schema))), *more)]
     return [b"..", b"/", b".md", b"main", b"prompts", b"\n", b"\0", b"\xe2\x80\xa8", b"up", b"down"]
 
 

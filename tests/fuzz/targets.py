@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sequencer import Head
+from sequencer import Head, SequenceKind
 from sequencer.errors import ConfigurationError, CorruptState, NewerSchema, StateRefused
 from sequencer.history.facts import list_facts
-from sequencer.model.sequence.order import describe
 from sequencer.project.settings import load
 from sequencer.store.head import parse_head, read_head, write_head
 from sequencer.store.journal import checksum, decode, scan
@@ -130,7 +129,8 @@ def settings_target() -> Iterator[Check]:
             workflow = found.default_workflow()
             workflow.digest()
             if workflow.kind == "cycle":
-                ensure(describe(workflow, 5).iteration == 6, "described differently")
+                (told,) = SequenceKind(workflow).list_upcoming(None, 1, 5)
+                ensure(told.iteration == 6, "described differently")
             for name in (found.prompts_dir, found.state_file, found.logs_dir):
                 ensure(name.is_absolute(), f"{name} is not absolute")
             json.dumps([row[:2] for row in found.rows()], default=str).encode("utf-8", "replace")

@@ -31,6 +31,10 @@ def test_a_target_accepts_its_seeds_and_its_mutants_vary(target: str) -> None:
             check(data)
 
 
+def test_keys_at_every_depth_are_words_of_the_settings() -> None:
+    assert {b"workflows", b"review_every_n", b"max_delay_s"} <= set(words("settings"))
+
+
 def test_a_door_that_accepts_too_much_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.fuzz.targets.parse_answer", lambda text, _: text)
     with TARGETS["router"]() as check, pytest.raises(Broken, match="not allowed"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 
+from tests.isolation import isolate
 from tests.model.mutants import LONG_BOUNDS, MUTANTS, PRODUCT_BOUNDS, explore, rules_for
+from tests.scratch_folders import scratch_folder
 
 
 def main() -> int:
@@ -31,4 +33,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    with scratch_folder() as own:
+        # The runs that it asks belong to nobody who calls it.
+        isolate(own)
+        raise SystemExit(main())

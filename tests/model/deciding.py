@@ -1,31 +1,25 @@
-"""Whether a process of the product claims at a head of the models: its own decider says so."""
+"""Whether a process of the product claims at a head of the models: a real run says so."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import subprocess
+import sys
+from contextlib import ExitStack
 from functools import cache
 
-from sequencer import (
-    Head,
-    InvocationLimits,
-    Mode,
-    Outcome,
-    OutcomeStatus,
-    Owner,
-    RunLimits,
-    SequenceKind,
-    Step,
-    Workflow,
-    find_step_ref,
-)
-from sequencer.engine.decide import SequenceSeen, TakeClaims, next_move
-from sequencer.engine.invocation_budget import SequenceBudget
-from sequencer.model import transitions
-from sequencer.model.kind import fresh_head
-from sequencer.model.limits import format_utc_ms
+from sequencer import Run, commands
+from sequencer.errors import ClaimHeld, TransitionRefused
+from sequencer.testing import ScratchProject
+from tests.property.amounts import in_memory
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SOMEBODY = Owner(host="h", boot_id="b", pid_ns="p", pid=1, pid_start=1, nonce="n")
+HOLDER_THAT_DIES = """
+import os
+import sys
+from sequencer import open_run
+
+with open_run(sys.argv[1], environment={}, trust=True).turn():
+    os._exit(0)
+"""
 
 
 @cache
@@ -35,22 +29,32 @@ def claims(step: int, steps: int, *, is_running: bool, takes_over: bool) -> bool
     Any claim may be believed to be expired at any moment, so one that *is_running* is gone for
     a process that *takes_over*.
     """
-    workflow = Workflow("w", tuple(Step(name=f"s{n}") for n in range(steps)), kind="procedure")
-    head = fresh_head(workflow, "r", at=format_utc_ms(NOW), name=None, has_definition=False)
-    for index in range(step):
-        head = _claimed(head, workflow)
-        outcome = Outcome(status=OutcomeStatus.OK)
-        following, token = find_step_ref(workflow, index + 1), head.claims[0].token
-        head = transitions.succeed(
-            head, token, outcome, following, at=format_utc_ms(NOW), record={}
-        ).head
-    head = _claimed(head, workflow) if is_running else head
-    budget = SequenceBudget(workflow, Mode.SYNC, InvocationLimits(), RunLimits(), head)
-    gone = [claim.token for claim in head.claims] if takes_over else []
-    seen = SequenceSeen(head, NOW, SequenceKind(workflow), budget, expired_tokens=gone)
-    return isinstance(next_move(seen), TakeClaims)
+    procedure = {"kind": "procedure", "steps": [f"s{number}" for number in range(steps)]}
+    with in_memory() as folder, ExitStack() as holder:
+        project = ScratchProject(folder, {"workflow": "w", "workflows": {"w": procedure}})
+        run = project.run()
+        run.commands.begin()
+        for _ in range(step):
+            run.do(commands.Accept())
+        if is_running and takes_over:
+            # Of a process that is gone, so that nobody has to wait for the end of its lease.
+            argv = [sys.executable, "-c", HOLDER_THAT_DIES, str(folder)]
+            subprocess.run(argv, check=True, timeout=60)
+        elif is_running:
+            holder.enter_context(run.turn())
+        head = run.head
+        assert head is not None
+        assert (head.step_index, len(head.claims)) == (step, int(is_running))
+        return _is_granted(project.run())
 
 
-def _claimed(head: Head, workflow: Workflow) -> Head:
-    here = find_step_ref(workflow, head.step_index)
-    return transitions.claim(head, here, SOMEBODY, at=format_utc_ms(NOW), ttl_s=60.0).head
+def _is_granted(run: Run) -> bool:
+    try:
+        with run.turn():
+            return True
+    except ClaimHeld as held:
+        if held.hint != "Run.turn(wait=True) waits for it":
+            raise  # the store has refused: a process that decides well does not even ask it
+        return False
+    except TransitionRefused:
+        return False

@@ -13,20 +13,18 @@ import os
 import random
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from sequencer import FileStore, SequencerError
-from sequencer.store import journal as journal_file
 from tests.concurrency.crash_points import new_store
 from tests.contract import store_cases as cases
 from tests.long.report import Report, Size
 from tests.power.disk import Disk, Effort, Op, Sync, Told, Tree, Write
-from tests.power.recorder import Recorder
+from tests.power.recorder import Recorder, replaced
 from tests.power.stories import RUN, STORIES, Story
 from tests.scratch_folders import scratch_folder
 
@@ -34,6 +32,7 @@ Facts = list[dict[str, Any]]
 Action = Callable[[FileStore], object]
 GOING_ON: tuple[Action, ...] = (cases.begin, cases.claim)
 FIRST_NODE_OF_THE_SECOND = 100_000
+SYNCS = [name for name in ("fsync", "fdatasync") if hasattr(os, name)]
 
 
 @dataclass(frozen=True)
@@ -174,6 +173,10 @@ def replayed(trace: Trace, calls: int, part: Op | None = None) -> Disk:
     return disk
 
 
+def _nothing(_: int) -> None:
+    """Sync nothing."""
+
+
 def look(tree: Tree, folder: Path, told: int, accepted: Facts, story: Story) -> str | None:
     """Return what is wrong with *tree*, to which a new process comes."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -181,7 +184,8 @@ def look(tree: Tree, folder: Path, told: int, accepted: Facts, story: Story) -> 
     run = folder / RUN
     store = new_store(run)
     try:
-        with without_syncs():
+        # They only take time where no power fails.
+        with replaced(dict.fromkeys(SYNCS, _nothing)):
             found = list(store.history())
             head = store.view().head
             lost = [f for f in accepted if f["revision"] <= told and f not in found]
@@ -201,22 +205,6 @@ def look(tree: Tree, folder: Path, told: int, accepted: Facts, story: Story) -> 
     finally:
         store.close()
     return story.holds(run, told)
-
-
-@contextmanager
-def without_syncs() -> Iterator[None]:
-    """Leave out what only takes time where no power fails."""
-    names = ((os, "fsync"), (os, "fdatasync"), (journal_file, "_fdatasync"))
-    taken = [
-        (module, name, getattr(module, name)) for module, name in names if hasattr(module, name)
-    ]
-    for module, name, _ in taken:
-        setattr(module, name, lambda _: None)
-    try:
-        yield
-    finally:
-        for module, name, function in taken:
-            setattr(module, name, function)
 
 
 # --- what is done in processes of their own, which are gone afterwards -----------------

@@ -12,7 +12,7 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -64,6 +64,27 @@ class Plain:
         os.close(self.fd)
 
 
+@contextmanager
+def replaced(calls: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Replace these functions of `os`, also where a module of the program has bound them."""
+    real = {name: getattr(os, name) for name in calls}
+    taken = [
+        (module, attribute, name)
+        for module in [m for n, m in sys.modules.items() if n.startswith("sequencer.")] + [os]
+        for attribute, value in vars(module).items()
+        for name, function in real.items()
+        # remove and unlink are one function, and so may others be.
+        if value is function and (module is not os or attribute == name)
+    ]
+    for module, attribute, name in taken:
+        setattr(module, attribute, calls[name])
+    try:
+        yield
+    finally:
+        for module, attribute, name in taken:
+            setattr(module, attribute, real[name])
+
+
 class Recorder:
     """The calls below *folder*, as `ops`."""
 
@@ -103,24 +124,13 @@ class Recorder:
         wrapped = {name: self._wrap(name) for name in CALLS if hasattr(os, name)}
         wrapped |= {name: self._wrap_named(name) for name in NAMED}
         self._real = {name: getattr(os, name) for name in wrapped}
-        taken = [
-            (module, attribute, name)
-            for module in [m for n, m in sys.modules.items() if n.startswith("sequencer.")] + [os]
-            for attribute, value in vars(module).items()
-            for name, real in self._real.items()
-            # remove and unlink are one function, and so may others be.
-            if value is real and (module is not os or attribute == name)
-        ]
         real_open = io.open
-        for module, attribute, name in taken:
-            setattr(module, attribute, wrapped[name])
         io.open = self._open_file  # type: ignore[assignment]
         try:
-            yield
+            with replaced(wrapped):
+                yield
         finally:
             io.open = real_open
-            for module, attribute, name in taken:
-                setattr(module, attribute, self._real[name])
 
     # --- calls -----------------------------------------------------------------------
 

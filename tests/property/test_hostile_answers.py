@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -10,65 +9,15 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from sequencer import Outcome, OutcomeStatus, Retry, RunLimits, Step, Usage, Workflow, resolve
-from sequencer.engine.logs import StepLogs
+from sequencer import Retry, RunLimits, Step, Usage, Workflow, resolve
 from sequencer.errors import TooManyFailures
-from sequencer.executors.redaction import MIN_VALUE, Redaction
-from sequencer.model.sequence.order import describe
-from sequencer.workflows.definitions import WorkflowDefinition
-from sequencer.workflows.router import SHOWN_CHARS, RouterRefused, parse_answer
+from sequencer.testing import ScratchProject
 from tests.contract.store_cases import new_head
 from tests.property.amounts import FEW, RULES, for_all, in_memory
+from tests.property.router_answers import answers, around, words
 from tests.unit.cli.calling import call, state
-from tests.unit.saying import attempt
 
 # --- the router --------------------------------------------------------------------
-
-ALLOWED = ("main.md", "reviewer.md", "team/plan.txt")
-around = st.sampled_from(
-    [
-        "",
-        " ",
-        "\n",
-        "\t",
-        "\r\n",
-        "\u2028",
-        "\x1c",
-        "\u00a0",
-        "\ufeff",
-        "\0",
-        "./",
-        "../",
-        "- ",
-        "`",
-    ]
-)
-words = st.sampled_from(
-    [*ALLOWED, "main", "MAIN.md", "plan", "team", "secret.md", "main.md.md", "/main.md", "[]", '"']
-)
-answers = st.one_of(
-    st.lists(around | words, max_size=5).map("".join),
-    st.text(max_size=40),
-    st.builds(lambda word, piece: word + piece * 5_000, words, around),
-)
-
-
-def test_an_answer_near_an_allowed_name_is_that_name_or_refused() -> None:
-    def check(answer: str, allowed: list[str]) -> None:
-        try:
-            prompt = parse_answer(answer, allowed)
-        except RouterRefused as error:
-            refused = error
-        else:
-            assert prompt in allowed
-            assert answer.strip() in (prompt, prompt.removesuffix(".md"))
-            return
-        assert answer not in allowed
-        assert refused.exit_code == 1
-        assert len(refused.answer) < SHOWN_CHARS * 10 + 50
-        assert refused.answer.isprintable()
-
-    for_all(check, answers, st.lists(st.sampled_from(ALLOWED), unique=True))
 
 
 class Quoting(yaml.SafeDumper):
@@ -116,57 +65,6 @@ def test_a_step_runs_an_allowed_prompt_or_fails(tmp_path: Path) -> None:
     for_all(check, short | words | answers, examples=FEW)
 
 
-# --- secrets -----------------------------------------------------------------------
-
-# No brackets and line ends: "[secret]" and the log's own lines must not spell one. Not
-# st.characters, whose every letter is looked up in a table of the whole of Unicode.
-secrets = st.text(
-    "abcXYZ0189_-.+/=$%&'\"\\\u00e4\u00df\u20ac\u212a\U0001f511", min_size=MIN_VALUE, max_size=40
-)
-
-
-def test_secrets_cut_anywhere_never_reach_a_log() -> None:
-    with in_memory() as folder:
-        ensure_no_secret_is_logged(folder)
-
-
-def ensure_no_secret_is_logged(folder: Path) -> None:
-    warnings: list[str] = []
-
-    def check(values: list[str], order: list[int | bytes], cuts: list[int], in_json: bool) -> None:
-        redaction = Redaction.from_environment(
-            {f"N{number}_TOKEN": one for number, one in enumerate(values)}
-        )
-        forms = [json.dumps(one)[1:-1] if in_json else one for one in values]
-        text = b"".join(
-            forms[one % len(forms)].encode() if isinstance(one, int) else one for one in order
-        )
-        logs = StepLogs(folder / "logs", folder, warn=warnings.append, redaction=redaction)
-        log = logs.open(
-            attempt(
-                Step(name="s"),
-                agent=values[0],
-                state_path=folder / "state.json",
-                result_path=folder / "result.json",
-            )
-        )
-        places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-        for start, end in pairwise(places):
-            log.write(text[start:end])
-        log.close(Outcome(status=OutcomeStatus.FAILED, error=f"no: {values[-1]}"))
-        written = Path(log.path).read_bytes()
-        Path(log.path).unlink()
-        for one in (*values, *forms):
-            assert one.encode() not in written
-        assert b"# ended failed" in written
-        assert warnings == []
-
-    pieces = st.lists(st.integers(0, 9) | st.binary(max_size=6), max_size=8)
-    cuts = st.lists(st.integers(0, 400), max_size=30)
-    several = st.lists(secrets, min_size=1, max_size=3)
-    for_all(check, several, pieces, cuts, st.booleans())
-
-
 # --- plain rules -------------------------------------------------------------------
 
 
@@ -182,17 +80,21 @@ def walk(workflow: Workflow) -> list[Step]:
 
 
 def test_a_workflow_as_written_resolves_like_a_loop() -> None:
+    with in_memory() as folder:
+        ensure_it_resolves_like_a_loop(folder)
+
+
+def ensure_it_resolves_like_a_loop(folder: Path) -> None:
     def check(length: int, every: int, index: int) -> None:
-        raw = {
-            "steps": [f"s{number}" for number in range(length)],
-            "review": {"every": every, "step": "check"},
-        }
-        workflow = WorkflowDefinition.model_validate(raw).build_workflow("mine")
+        steps = [f"s{number}" for number in range(length)]
+        raw = {"steps": steps, "review": {"every": every, "step": "check"}}
+        run = ScratchProject(folder, {"workflow": "mine", "workflows": {"mine": raw}}).run()
+        workflow = run.workflow
         walked = walk(workflow)
         place = index % len(walked)
         assert resolve(workflow, index) == walked[place]
         assert resolve(workflow, place) == walked[place]
-        told = describe(workflow, index)
+        (told,) = run.next(1, index)
         assert told.review == (walked[place].name == "check")
         assert (told.step, told.iteration) == (walked[place].name, index + 1)
 

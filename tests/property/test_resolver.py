@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer import Review, Step, Workflow, find_step_ref, resolve
+from sequencer import Review, SequenceKind, Step, Workflow, find_step_ref, resolve
 from sequencer.errors import UsageRefused
-from sequencer.model.sequence.order import describe
 
 LETTERS = "abcdefgh"
 
@@ -67,7 +66,8 @@ def test_the_formula_matches_a_step_by_step_walk(workflow: Workflow) -> None:
 def test_a_review_takes_whole_cycles_and_moves_nothing(workflow: Workflow, index: int) -> None:
     length = len(workflow.steps)
     first = index - index % length
-    told = [describe(workflow, i) for i in range(first, first + length)]
+    told = SequenceKind(workflow).list_upcoming(None, length, first)
+    assert [one.step_index for one in told] == list(range(first, first + length))
     assert len({one.review for one in told}) == 1
     assert [one.position for one in told] == [step.name for step in workflow.steps]
 
@@ -82,7 +82,7 @@ def test_the_order_repeats_after_n_cycles(workflow: Workflow, index: int, times:
 def test_place_and_description_agree_with_resolve(workflow: Workflow, index: int) -> None:
     step = resolve(workflow, index)
     here = find_step_ref(workflow, index)
-    told = describe(workflow, index)
+    (told,) = SequenceKind(workflow).list_upcoming(None, 1, index)
     assert (here.step_index, here.step, here.prompt) == (index, step.name, step.prompt_name)
     assert not here.is_end
     assert told.iteration == index + 1
@@ -92,9 +92,13 @@ def test_place_and_description_agree_with_resolve(workflow: Workflow, index: int
 
 @given(workflows, st.integers(max_value=-1))
 def test_a_negative_index_has_no_step(workflow: Workflow, index: int) -> None:
-    for ask in (resolve, find_step_ref, describe):
+    for ask in (
+        lambda: resolve(workflow, index),
+        lambda: find_step_ref(workflow, index),
+        lambda: SequenceKind(workflow).list_upcoming(None, 1, index),
+    ):
         with pytest.raises(ValueError, match="counted from 0"):
-            ask(workflow, index)
+            ask()
 
 
 @given(st.integers(1, len(LETTERS)), st.integers(0, 20))

@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sequencer import FileStore, Head
+from sequencer import FileStore, Head, commands
 from sequencer.errors import StateRefused
-from sequencer.store.diagnosis import Action, diagnose
-from sequencer.store.repair import repair
-from sequencer.store.strictjson import parse_object
+from sequencer.testing import ScratchProject
 from tests.contract import store_cases as cases
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
-from tests.unit.store.broken_runs import begun, go_on
 
 EVERY = 11
 """Of so many inputs one is tried on every push, all in the long form. Odd: it meets each bit."""
@@ -131,10 +128,26 @@ def _reading(given: Input, head: Head | None, notices: tuple[str, ...]) -> Answe
 
 
 def _content(state: bytes | None) -> dict[str, Any] | None:
+    """Return the object in *state*; None if it is none, has a key twice, or has NaN in it.
+
+    The standard library reads it, so that a mistake in the program's own reader shows.
+    """
     try:
-        return None if state is None else parse_object(state)
+        text = (state or b"").decode()
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
     except ValueError:
         return None
+    return found if isinstance(found, dict) else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key twice")
+    return dict(pairs)
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(name)
 
 
 def _writing(store: FileStore, path: Path, given: Input, found: Answer) -> Answer:
@@ -244,19 +257,25 @@ def damaged_journals(run: Accepted, size: Size) -> Iterator[Input]:
 def gaps(folder: Path, steps: int) -> Iterator[str]:
     """Damage each record but the last in turn; yield what is not refused with its place."""
     for number in range(steps):
-        path = begun(folder / f"gap-{number}", steps)
+        project = ScratchProject(folder / f"gap-{number}")
+        run = project.run()
+        run.commands.begin()
+        for step in range(steps):
+            run.do(commands.Accept(f"step {step}"))
+        path = project.folder / "sync" / "state.json"
         journal = path.with_name("journal.jsonl")
         lines = journal.read_bytes().splitlines(keepends=True)
         lost = bytearray(lines[number])
         lost[len(lost) // 2] ^= 1
         journal.write_bytes(b"".join([*lines[:number], bytes(lost), *lines[number + 1 :]]))
         path.unlink()
-        yield from (f"gap at revision {number + 1}: {text}" for text in _gap(path, number, lines))
-        shutil.rmtree(path.parent.parent)
+        for text in (*_refusing(path, number, lines), *_repairing(project, number, lines)):
+            yield f"gap at revision {number + 1}: {text}"
+        shutil.rmtree(project.folder)
 
 
-def _gap(path: Path, number: int, lines: list[bytes]) -> Iterator[str]:
-    behind, at = sum(map(len, lines[: number + 1])), sum(map(len, lines[:number]))
+def _refusing(path: Path, number: int, lines: list[bytes]) -> Iterator[str]:
+    behind = sum(map(len, lines[: number + 1]))
     for verb in (FileStore(path).view, lambda: cases.begin(FileStore(path))):
         try:
             verb()
@@ -264,16 +283,23 @@ def _gap(path: Path, number: int, lines: list[bytes]) -> Iterator[str]:
         except StateRefused as refused:
             if refused.exit_code != 3 or f"before byte {behind}" not in str(refused):
                 yield f"refused without its place: {refused}"
-    found = diagnose(path)
-    report = found.journals[0]
-    if [offset for offset, _ in report.scan.skipped] != [at] or found.action is not Action.REBUILD:
-        yield f"check says {report.scan.skipped}, {found.action}"
-    if number and [(g.offset, g.first, g.last) for g in report.scan.gaps] != [
-        (behind, number + 1, number + 1)
-    ]:
-        yield f"check says {report.scan.gaps}"
-    repair(path)
-    if go_on(path).step_index != len(lines):
+
+
+def _repairing(project: ScratchProject, number: int, lines: list[bytes]) -> Iterator[str]:
+    behind, at = sum(map(len, lines[: number + 1])), sum(map(len, lines[:number]))
+    shown = project.run_command("repair", "--json")
+    (report,) = shown.json["journals"]
+    if (shown.exit_code, shown.json["action"]) != (3, "rebuild"):
+        yield f"repair ends with {shown.exit_code} and would {shown.json['action']}"
+    if [line["offset"] for line in report["bad_lines"]] != [at]:
+        yield f"repair says {report['bad_lines']}"
+    lost = [{"offset": behind, "first": number + 1, "last": number + 1}] if number else []
+    if report["gaps"] != lost:
+        yield f"repair says {report['gaps']}"
+    made = project.run_command("repair", "--apply")
+    if made.exit_code != 0:
+        yield f"repair --apply ends with {made.exit_code}: {made.stderr}"
+    elif project.run().do(commands.Accept("after the repair")).head.step_index != len(lines):
         yield "the repair lost a step"
 
 

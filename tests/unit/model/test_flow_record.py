@@ -17,7 +17,7 @@ from sequencer.model.head import Flow, Status
 from sequencer.model.transitions import Event
 from tests.contract.store_cases import new_head
 from tests.flows import graph
-from tests.property.flow_rehearsal import ensure_same
+from tests.unit.model.graph.flow_rehearsal import ensure_same
 
 REST = Status.WAITING_NEXT
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
-from tests.property.amounts import PART
+from tests.property.amounts import PART, for_all
+from tests.unit.hostile_names import marks
 
 CANARY = "the canary"
 INSIDE = "a prompt"
@@ -100,3 +101,24 @@ def test_links_are_judged_by_where_they_end(folder: Path, name: str, *, inside: 
     else:
         with pytest.raises(UnsafePath, match="outside the prompts folder"):
             PromptReader(folder).read(name)
+
+
+def test_no_spelling_of_an_outside_path_reads_a_file(tmp_path: Path) -> None:
+    prompts = tmp_path / "project" / "prompts"
+    prompts.mkdir(parents=True)
+    secret = tmp_path / "project" / "secret.md"
+    secret.write_text("the canary")
+    (prompts / "Main.md").write_text("inside")
+    ways = st.sampled_from(
+        [str(secret), str(secret.with_suffix("")), "secret.md", "../secret", "..\\secret.md"]
+    )
+    before = st.lists(marks | st.just("prompts"), max_size=4).map("".join)
+    after = st.lists(marks | st.just("main.md"), max_size=3).map("".join)
+
+    def check(start: str, way: str, end: str) -> None:
+        with pytest.raises((UnsafePath, UnknownName)) as refused:
+            PromptReader(prompts).read(start + way + end)
+        assert refused.value.exit_code == 2
+        assert "the canary" not in str(refused.value)
+
+    for_all(check, before, ways, after, examples=PART)

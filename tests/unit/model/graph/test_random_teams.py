@@ -12,7 +12,7 @@ from sequencer import Graph
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.marking import FlowStatus
 from tests.property.amounts import for_all
-from tests.property.team_rehearsal import (
+from tests.unit.model.graph.team_rehearsal import (
     MAX_HEAD_BYTES,
     PARTS,
     TeamRehearsal,

@@ -33,7 +33,7 @@ from sequencer.model.graph.transition import (
 from sequencer.model.head import Flow
 from sequencer.model.kind import Capacity
 from tests.contract.store_cases import STRANGER, new_head
-from tests.property.random_flows import Case
+from tests.unit.model.graph.random_flows import Case
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -20,13 +20,13 @@ import pytest
 from sequencer.workflows.mermaid.chart import SHAPES
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
-from tests.flowcharts_peer.asking import ask
-from tests.flowcharts_peer.charts import charts
+from tests.unit.workflows.mermaid_peer.asking import ask
+from tests.unit.workflows.mermaid_peer.charts import charts
 
 pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
-DATA = HERE.parent / "data" / "flowcharts"
+DATA = HERE.parents[2] / "data" / "flowcharts"
 INVALID = {"invalid": True}
 
 

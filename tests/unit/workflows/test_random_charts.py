@@ -14,7 +14,7 @@ from sequencer.workflows.mermaid.text import ChartError
 
 HEADER = "flowchart TD\n"
 
-DATA = Path(__file__).parents[1] / "data" / "flowcharts" / "charts.json"
+DATA = Path(__file__).parents[2] / "data" / "flowcharts" / "charts.json"
 CHARTS = [entry["text"] for entry in json.loads(DATA.read_text(encoding="utf-8"))]
 PAIRS = {
     "square": ("[", "]"), "round": ("(", ")"), "stadium": ("([", "])"), "subroutine": ("[[", "]]"),

@@ -18,13 +18,13 @@ from sequencer.cli.views.states import PICTURES
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.plugins.drawing.mermaid import add_state_classes, format_view_chart
 from sequencer.workflows.mermaid.parser import read_chart
-from tests.flowcharts_peer.asking import ask
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, of, view
+from tests.unit.workflows.mermaid_peer.asking import ask
 
 pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(300)]
 
 HERE = Path(__file__).parent
-CHARTS = HERE.parent / "data" / "flowcharts" / "charts.json"
+CHARTS = HERE.parents[2] / "data" / "flowcharts" / "charts.json"
 STATES = [state for state in NodeState if state is not NodeState.PENDING]
 
 

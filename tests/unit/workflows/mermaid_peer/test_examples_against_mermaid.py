@@ -18,8 +18,8 @@ from sequencer.workflows.flowfile.reader import load_flow
 pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(120)]
 
 HERE = Path(__file__).parent
-DRAWN = HERE.parent / "data" / "flowcharts" / "examples.json"
-FLOWS = HERE.parents[1] / "examples" / "flows"
+DRAWN = HERE.parents[2] / "data" / "flowcharts" / "examples.json"
+FLOWS = HERE.parents[3] / "examples" / "flows"
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.marking import FlowStatus
 from sequencer.workflows.simulate import Replay, simulate
 from tests.property.amounts import for_all
-from tests.property.flow_oracle import Oracle
-from tests.property.flow_rehearsal import Rehearsal
-from tests.property.random_flows import Case, cases
+from tests.unit.model.graph.flow_oracle import Oracle
+from tests.unit.model.graph.flow_rehearsal import Rehearsal
+from tests.unit.model.graph.random_flows import Case, cases
 
 EXAMPLES = 500
 BEGUN = (Event.CLAIMED, Event.ASKED, Event.STARTED)

@@ -36,7 +36,7 @@ from sequencer.model.kind import Capacity
 from sequencer.plugins.teams.graphs import build_task_workflow, expand_by_tasks
 from sequencer.plugins.teams.team import Task
 from tests.contract.store_cases import STRANGER, new_head
-from tests.property.flow_rehearsal import ensure_same
+from tests.unit.model.graph.flow_rehearsal import ensure_same
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARTS = ("ok", "ok", "ok", "ok", "fail", "retry", "no", "no-fix", "grow", "release", "die")
