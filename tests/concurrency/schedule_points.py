@@ -18,9 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from sequencer import SequencerError, commands, open_project
+from sequencer import Project, SequencerError, commands, open_project
 from sequencer.plugins.schedules import schedules
-from sequencer.project.project import Project
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory

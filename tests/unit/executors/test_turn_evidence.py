@@ -1,34 +1,25 @@
-"""What every executor reports of an attempt, and which turns count as ended by themselves."""
+"""What the clients' recordings and streams show, and which turns count as ended cleanly."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer import Cancellation, Outcome
+from sequencer import Outcome
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors import claude_turns, codex, gemini, messages_loop, opencode
-from sequencer.executors.answers import compute_short_digest
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.process import ProcessEnd
 from sequencer.model.evidence import Evidence, TurnEnd
-from tests.contract import recorded_evidence as recorded
-from tests.contract.client_cases import CLIENT_CASES
-from tests.contract.evidence_streams import STREAMS
-from tests.contract.executor_cases import (
-    CASES,
-    Behaviour,
-    ExecutorCase,
-    Recorder,
-    request_for,
-)
+from tests.contract.executor_cases import Recorder
+from tests.unit.executors import recorded_evidence as recorded
+from tests.unit.executors.evidence_streams import STREAMS
 from tests.unit.executors.replay import RECORDED, recording
 
 PARSERS: dict[str, Callable[[Rules], JsonEventParser]] = {
@@ -38,7 +29,6 @@ PARSERS: dict[str, Callable[[Rules], JsonEventParser]] = {
     "opencode": opencode.OpencodeParser,
 }
 CLEAN, CUT_OFF, UNKNOWN = TurnEnd.CLEAN, TurnEnd.CUT_OFF, TurnEnd.UNKNOWN
-CASES_OF_ALL = [*CASES, *CLIENT_CASES]
 Change = Callable[[list[dict[str, Any]]], Iterable[dict[str, Any]]]
 
 
@@ -56,43 +46,6 @@ def replayed(client: str, name: str, change: Change = list) -> tuple[Outcome, Ev
     outcome = reported(client, (json.dumps(event).encode() for event in events))
     assert outcome.evidence is not None
     return outcome, outcome.evidence
-
-
-# --- every executor ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", CASES_OF_ALL, ids=[case.name for case in CASES_OF_ALL])
-def test_every_executor_shows_what_its_agent_did(case: ExecutorCase, tmp_path: Path) -> None:
-    behaviour = Behaviour(answer="It is done.", leaves=str(tmp_path) if case.has_process else None)
-    heard = Recorder()
-    with case.build(behaviour, tmp_path) as executor, closing(Cancellation()) as cancellation:
-        outcome = executor.perform(request_for(tmp_path), heard, cancellation)
-    shown = outcome.evidence
-    assert shown is not None
-    assert (shown.turn_end, shown.has_text, shown.open_calls) == (CLEAN, True, 0)
-    assert shown.answer == compute_short_digest(outcome.output)
-    if case.has_agent:
-        assert shown.answer == compute_short_digest("It is done."), (
-            "equal answers have equal digests"
-        )
-    assert shown.ended_processes == int(case.has_process)
-    assert ("had left running" in heard.text()) is case.has_process
-    assert judge_turn(outcome).is_accepted
-
-
-AGENTS = [case for case in CASES_OF_ALL if case.has_agent and case.name != "scripted"]
-
-
-@pytest.mark.parametrize("case", AGENTS, ids=[case.name for case in AGENTS])
-def test_an_agent_that_was_stopped_was_cut_off(case: ExecutorCase, tmp_path: Path) -> None:
-    with (
-        case.build(Behaviour(delay_s=60), tmp_path) as executor,
-        closing(Cancellation()) as cancellation,
-    ):
-        outcome = executor.perform(request_for(tmp_path, timeout_s=0.5), Recorder(), cancellation)
-    assert outcome.is_timed_out
-    assert outcome.evidence is not None
-    assert outcome.evidence.turn_end is CUT_OFF
 
 
 # --- what the real clients have printed ----------------------------------------------
@@ -308,7 +261,7 @@ def test_a_thousand_random_streams_are_classified_correctly(client: str) -> None
 
 # --- the tables and their page ---------------------------------------------------------
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "executors.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "executors.md"
 TABLES = {
     "claude": claude_turns.TURNS,
     "codex": codex.TURNS,
