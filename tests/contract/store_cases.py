@@ -235,11 +235,12 @@ def journal_lines(folder: Path) -> dict[int, dict[str, Any]]:
     """Return the records of a run by revision; the first whole line with a revision counts."""
     found: dict[int, dict[str, Any]] = {}
     for path in [*sorted(folder.glob("journal-*.jsonl")), folder / "journal.jsonl"]:
-        for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        # A last line without an end is torn, even if it is complete otherwise.
+        for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
             try:
                 record = json.loads(line)
             except ValueError:
-                continue  # empty, or torn by a crash
+                continue  # torn by a crash and closed, or empty
             found.setdefault(record["revision"], record)
     return found
 
