@@ -9,8 +9,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from sequencer import Store
 from sequencer.plugins.git.state.store import GitOptions, GitStore
 from sequencer.project.store_requests import EVERYTHING
 
@@ -39,6 +40,13 @@ def git(folder: Path, *argv: str, check: bool = True) -> str:
     )
     assert not check or done.returncode == 0, f"git {argv}: {done.stderr}"
     return done.stdout.strip()
+
+
+class SharedStore(Store, Protocol):
+    """A store of a run that clones share."""
+
+    def pull(self) -> bool:
+        """Bring what the remote has, and return whether the branch has moved."""
 
 
 class Shared:

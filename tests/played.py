@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from sequencer import Claim, FileStore, Liveness, Owner
-from sequencer.store.identity import this_process
 
 _NUMBERS = count(1)
 
@@ -34,7 +33,7 @@ class PlayedStore(FileStore):
     def __init__(self, run: PlayedRun | None = None, *, ttl_s: float = 60.0) -> None:
         self.run = run or PlayedRun()
         super().__init__(self.run.folder / "state.json", ttl_s=ttl_s)
-        self._owner = this_process().replace(nonce=f"worker-{next(_NUMBERS)}")
+        self._owner = super().owner().replace(nonce=f"worker-{next(_NUMBERS)}")
 
     def owner(self) -> Owner:
         return self._owner

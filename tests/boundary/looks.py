@@ -1,8 +1,8 @@
 """``python looks.py PLAN``: run commands one after another, for whoever traces this process.
 
 PLAN is a JSON file: the commands, how long each may take, and where their outputs go. A
-command is a fork of this process that calls the installed command's own entry, or, with
-``"starts"``, an interpreter of its own. A name that is nowhere is looked for before each
+command is a fork of this process that runs ``python -m sequencer``, or, with ``"starts"``,
+an interpreter of its own. A name that is nowhere is looked for before each
 command and after it, so that a trace shows which call is whose.
 """
 
@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import signal
 import sys
 import time
@@ -104,14 +105,12 @@ def become(command: dict[str, Any], streams: list[int], plan: dict[str, Any]) ->
 
 
 def called() -> int:
-    """Call the command's entry, and return its exit code."""
+    """Be ``python -m sequencer``, and return its exit code."""
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    from sequencer.cli import main as entry  # noqa: PLC0415 (only where it is called)
-
     code = 0
     try:
-        entry()
+        runpy.run_module("sequencer", run_name="__main__")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     for stream in (sys.stdout, sys.stderr):

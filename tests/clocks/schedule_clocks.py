@@ -16,9 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from sequencer import open_project
+from sequencer import Project, open_project
 from sequencer.plugins.schedules import schedules
-from sequencer.project.project import Project
 from tests.clocks.faketime import library, variables
 from tests.concurrency.schedule_points import CONFIGURATION, finish, resets, tick
 from tests.long.report import Report, Size

@@ -10,8 +10,10 @@ import contextlib
 import itertools
 import json
 import os
+import runpy
 import shutil
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -20,7 +22,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sequencer.cli.program import run as program
 from tests.clones import ENVIRONMENT, Shared, copy_of, git
 from tests.concurrency.crash_points import Injector, nothing_waits_for_the_disk
 from tests.forked import prepare
@@ -49,12 +50,14 @@ class Command(NamedTuple):
 
 
 def _called(folder: Path, *argv: str) -> int:
-    """Call the program with *argv* in *folder*, in this process."""
+    """Be ``python -m sequencer`` with *argv* in *folder*, in this process; return its exit code."""
     os.chdir(folder)
+    sys.argv = ["sequencer", *argv]
     try:
-        return program([*argv])
+        runpy.run_module("sequencer", run_name="__main__")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 70
+    return 70
 
 
 def _apart(work: Callable[[], Any]) -> Any:

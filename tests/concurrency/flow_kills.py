@@ -138,7 +138,7 @@ def share(folder: Path, processes: int, width: int) -> list[str]:
 
 
 def _work_noted(flow: Flow) -> None:
-    steps = flow.work().usage.steps
+    steps = flow.work().steps
     children.append(flow.folder / "shares", str(steps))
 
 

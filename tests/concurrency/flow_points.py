@@ -18,8 +18,8 @@ from sequencer.engine.run_commands import RunCommands
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.kind import Capacity
-from sequencer.store.identity import boottime
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk
+from tests.contract import store_cases as cases
 from tests.flows import workflow
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
@@ -67,7 +67,7 @@ def control(folder: Path) -> GraphChanges:
 def room(flow: GraphChanges, head: Head, slots: int = 8) -> Capacity:
     mine = os.getpid()
     gone = frozenset(c.token for c in head.claims if c.owner.pid != mine)
-    return Capacity(flow.store.owner(), 60.0, boottime(), slots, expired_tokens=gone)
+    return Capacity(flow.store.owner(), 60.0, cases.boot_clock(), slots, expired_tokens=gone)
 
 
 def accept(flow: GraphChanges, node: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,11 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from sequencer import InvocationLimits, Mode, Run, open_project
-from sequencer.engine.invocation_budget import Summary
-from sequencer.history.trace import trace_line
-from sequencer.model.graph.marking import FlowStatus
+from sequencer import InvocationLimits, Mode, Run, Usage, open_project
 from sequencer.project.flows import resolve_run
+from tests.storage.commands import sequencer
 
 NAME = "flow"
 PLACES = 4
@@ -55,8 +54,16 @@ class Flow:
     def sync(self) -> Path:
         return self.folder / "sync" / "runs" / NAME
 
-    def work(self, mode: Mode = Mode.COMBINED) -> Summary:
-        return self.run().work(mode, InvocationLimits(max_steps=None), places=PLACES)
+    def work(self, mode: Mode = Mode.COMBINED) -> Usage:
+        """Work on the run, and return what that took."""
+        return self.run().work(mode, InvocationLimits(max_steps=None), places=PLACES).usage
+
+    def replay(self) -> list[str]:
+        """Return the starts and ends that `sequencer history` prints, as "start s", "done s"."""
+        told = sequencer(self.folder, "--run", NAME, "history")
+        assert told.code == 0, told.err
+        lines = re.findall(r"Z +\d+  ((?:start|done) .+?)(?: {2,}.*)?\n", told.out)
+        return [str(line) for line in lines]
 
     def began(self) -> list[tuple[str, int]]:
         """Return which agents have begun: node and token, as they say themselves."""
@@ -126,7 +133,7 @@ def violations(flow: Flow, *, may_be_again: bool = True) -> list[str]:
     """
     run, wrong = flow.run(), list[str]()
     head, facts = run.head, list(run.history())
-    if head is None or head.flow is None or head.flow.status != FlowStatus.COMPLETED:
+    if head is None or head.flow is None or head.flow.status != "completed":
         return [f"not completed: {head}"]
     if head.claims:
         wrong.append(f"claims at the end: {head.claims}")
@@ -152,11 +159,7 @@ def violations(flow: Flow, *, may_be_again: bool = True) -> list[str]:
 def _impossible(flow: Flow, facts: list[dict[str, object]]) -> Iterator[str]:
     """Yield what of the trace could not have happened so."""
     done: set[object] = set()
-    lines = [
-        text
-        for fact in facts
-        if (text := trace_line(str(fact["event"]), str(fact["step"]), fact.get("outcome") or {}))  # type: ignore[arg-type]
-    ]
+    lines = flow.replay()
     for fact in facts:
         if fact["event"] == "claimed" and fact["step"] == "j" and len(done) != len(flow.nodes) - 1:
             yield f"j began after {sorted(map(str, done))}"

@@ -18,9 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from sequencer import SequencerError, commands, open_project
+from sequencer import Project, SequencerError, commands, open_project
 from sequencer.plugins.schedules import schedules
-from sequencer.project.project import Project
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
@@ -126,7 +125,17 @@ def in_a_child(injector: Injector, act: Callable[[], None]) -> tuple[bool, bool,
     return os.WIFSIGNALED(status), told[:1] == "1", told[1:]
 
 
-def tried(folder: Path, name: str, fault: str, at: int) -> tuple[bool, list[str]]:
+Spoil = Callable[[Path], None]
+"""Does to the user's state folder what a tick should not have done before its fault."""
+
+
+def spoil_nothing(state: Path) -> None:
+    del state
+
+
+def tried(
+    folder: Path, name: str, fault: str, at: int, spoil: Spoil = spoil_nothing
+) -> tuple[bool, list[str]]:
     """Return whether there was a call number *at*, and what broke."""
     before, day, over = SCENARIOS[name]
     folder.mkdir(parents=True)
@@ -136,18 +145,20 @@ def tried(folder: Path, name: str, fault: str, at: int) -> tuple[bool, list[str]
         before(project)
         with clock(day):
             was_killed, has_fired, bug = in_a_child(Injector(fault, at), lambda: tick(project))
+        spoil(folder / "state")
         found = [bug] if bug else list(wrong(project, day, over))
     shutil.rmtree(folder)
     return was_killed or has_fired, [f"{name}, {fault} at call {at}: {one}" for one in found]
 
 
-def swept(folder: Path, faults: dict[str, tuple[int, int]]) -> Report:
+def swept(folder: Path, faults: dict[str, tuple[int, int]], spoil: Spoil = spoil_nothing) -> Report:
     """Try each of *faults* at its first call and each so many behind it."""
     points, violations = 0, list[str]()
     with nothing_waits_for_the_disk():
         for name, (fault, (first, step)) in itertools.product(SCENARIOS, faults.items()):
             for at in itertools.count(first, step):
-                is_there, found = tried(folder / f"{name}-{fault}-{at}", name, fault, at)
+                place = folder / f"{name}-{fault}-{at}"
+                is_there, found = tried(place, name, fault, at, spoil)
                 violations += found
                 if not is_there:
                     break

@@ -12,11 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sequencer import Claim, Head, InvocationLimits, Mode, Owner, Run, Transition
+from sequencer import Claim, InvocationLimits, Mode, Owner, Run
 from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
 from sequencer.errors import StaleClaim
-from sequencer.model import transitions
-from sequencer.store.identity import boottime, is_same_boot, this_process
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 from tests.long.report import Report, Size
@@ -98,30 +96,25 @@ def killed_holders(folder: Path, size: Size) -> Report:
 # --- out of reach -----------------------------------------------------------------------
 
 
-def of_another_machine() -> Owner:
+def of_another_machine(_here: Owner) -> Owner:
     return cases.STRANGER
 
 
-def of_another_namespace() -> Owner:
-    return this_process().replace(pid=1, pid_ns="pid:[1]")
+def of_another_namespace(here: Owner) -> Owner:
+    return here.replace(pid=1, pid_ns="pid:[1]")
 
 
-HOLDERS: dict[str, Callable[[], Owner]] = {
+HOLDERS: dict[str, Callable[[Owner], Owner]] = {
     "another machine": of_another_machine,
     "another pid namespace": of_another_namespace,
 }
+"""Who holds the step, for a process that is somebody here."""
 
 
 def hold(run: Run, owner: Owner, lease_s: float) -> Claim:
     """Claim the next step in the name of *owner*, who never sends a beat."""
-
-    def change(head: Head) -> Transition:
-        here = cases.place_at(head.step_index)
-        return transitions.claim(
-            head, here, owner, at=cases.now(), at_boottime=boottime(), ttl_s=lease_s
-        )
-
-    return run.store.update(cases.on_run(change)).claims[0]
+    change = cases.on_run(lambda head: cases.granting(head, owner, lease_s))
+    return run.store.update(change).claims[0]
 
 
 def out_of_reach(folder: Path, size: Size) -> Report:
@@ -129,12 +122,12 @@ def out_of_reach(folder: Path, size: Size) -> Report:
     # Long beside the time that a busy machine takes to wake a process.
     rounds, lease_s = (2, 2.0) if size is Size.SHORT else (40, 6.0)
     wrong, waits = list[str](), dict[str, list[float]]()
-    for kind, owner in HOLDERS.items():
+    for kind, holder in HOLDERS.items():
         waits[kind] = []
         for first in range(0, rounds, AT_ONCE):
             batch = range(first, min(first + AT_ONCE, rounds))
             projects = [folder / f"{kind}-{number}" for number in batch]
-            waits[kind] += _lease_times(projects, owner(), lease_s, wrong)
+            waits[kind] += _lease_times(projects, holder, lease_s, wrong)
         for seconds in waits[kind]:
             if not lease_s <= seconds <= 1.5 * lease_s:
                 wrong.append(f"{kind}: taken over after {seconds / lease_s:.2f} leases")
@@ -146,22 +139,24 @@ def out_of_reach(folder: Path, size: Size) -> Report:
 
 
 def _lease_times(
-    projects: list[Path], owner: Owner, lease_s: float, wrong: list[str]
+    projects: list[Path], holder: Callable[[Owner], Owner], lease_s: float, wrong: list[str]
 ) -> list[float]:
     """Return how long the claim was believed: since it was made, or by another machine seen."""
-    pids, made = [], []
+    pids, made, has_our_boot = [], [], False
     for project in projects:
         run = reopen(write_project(project, OK, limits={"max_steps": 1}))
         run.commands.begin()
         made.append(time.monotonic())
-        hold(run, owner, lease_s)
+        here = run.store.owner()
+        owner = hold(run, holder(here), lease_s).owner
+        has_our_boot = owner.boot_id == here.boot_id
         pids.append(children.start(partial(work, project), project / "errors"))
     waits = []
     try:
         for project, since in zip(projects, made, strict=True):
             began = float(lines(project / "begun", 1)[0][2])
             seen = float(lines(project / "waiting", 1)[0][1])
-            waits.append(began - (since if is_same_boot(owner) else seen))
+            waits.append(began - (since if has_our_boot else seen))
             wrong += children.wrong(project / "errors")
     finally:
         children.end(pids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from dataclasses import replace
@@ -13,10 +14,8 @@ from typing import Any
 import pytest
 
 from sequencer import commands
-from sequencer.engine.graph_changes import GraphChanges
 from tests.acceptance.cli_process import cli, launched, until
 from tests.concurrency import children, flow_points, flow_runs
-from tests.concurrency.crash_points import Injector
 from tests.concurrency.flow_runs import Flow
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
@@ -158,18 +157,16 @@ def test_a_paused_run_waits_and_then_continues(tmp_path: Path) -> None:
 # --- checks of the checks --------------------------------------------------------------
 
 
-def test_the_sweep_detects_a_node_accepted_before_its_output_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unwritten(self: GraphChanges, step_index: int, token: int, output: str) -> str:
-        del self, output
-        return f"{step_index}-{token}"
-
-    monkeypatch.setattr(GraphChanges, "store_output", unwritten)
-    said, found = flow_points.tried(
-        "accept", Injector("kill", 10_000), tmp_path / "p", in_documents=False
-    )
-    assert not said["was_killed"]
+def test_the_sweep_detects_a_node_accepted_without_a_saved_output(tmp_path: Path) -> None:
+    folder, (prepare, accept_b) = tmp_path / "run", flow_points.SCENARIOS["accept"]
+    prepare(flow_points.control(folder))
+    before = list(flow_points.control(folder).store.history())
+    accept_b(flow_points.control(folder))
+    outputs = [path for path in folder.rglob("output.txt") if path.read_text() == "output of b"]
+    assert len(outputs) == 1
+    assert flow_points.violations(shutil.copytree(folder, tmp_path / "whole"), before, {}) == []
+    outputs[0].unlink()
+    found = flow_points.violations(folder, before, {})
     assert "output.txt" in found[0]
 
 

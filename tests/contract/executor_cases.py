@@ -18,15 +18,18 @@ from typing import Any
 import psutil
 from msgspec.structs import replace
 
-from sequencer import Executor, Piece, ProcessCore, Step, StepRequest, Usage
-from sequencer.executors.command import CommandExecutor, CommandOptions
-from sequencer.executors.fake_agents import (
-    RehearsalExecutor,
-    RehearsalOptions,
-    ScriptedExecutor,
-    ScriptedOptions,
+from sequencer import (
+    CommandExecutor,
+    CommandOptions,
+    Executor,
+    Piece,
+    ProcessCore,
+    Step,
+    StepRequest,
+    Usage,
 )
 from sequencer.executors.protocol import Identity
+from sequencer.testing import AGENT, ScratchProject
 
 IDENTITY = Identity(run_id="0b5c", step="main", step_index=12, token=17, attempt=1)
 
@@ -143,13 +146,19 @@ def _command(behaviour: Behaviour, folder: Path) -> Iterator[Executor]:
         yield CommandExecutor("fake", options, core)
 
 
-@contextmanager
-def _rehearsal(behaviour: Behaviour, _folder: Path) -> Iterator[Executor]:
-    yield RehearsalExecutor("rehearsal", RehearsalOptions(seconds=behaviour.delay_s))
+def _configured(folder: Path, entry: dict[str, Any]) -> Executor:
+    """Return the agent of a project whose `orchestration.yaml` has this *entry*."""
+    project = ScratchProject(folder / "project", {"agents": {AGENT: entry}})
+    return project.open().agents.build(AGENT)
 
 
 @contextmanager
-def _scripted(behaviour: Behaviour, _folder: Path) -> Iterator[Executor]:
+def _rehearsal(behaviour: Behaviour, folder: Path) -> Iterator[Executor]:
+    yield _configured(folder, {"kind": "rehearsal", "seconds": behaviour.delay_s})
+
+
+@contextmanager
+def _scripted(behaviour: Behaviour, folder: Path) -> Iterator[Executor]:
     entry = {
         "status": "failed" if behaviour.fails else "ok",
         "output": behaviour.answer,
@@ -157,7 +166,7 @@ def _scripted(behaviour: Behaviour, _folder: Path) -> Iterator[Executor]:
         "usage": {"cost_usd": 0.5, "input_tokens": 7, "output_tokens": 3},
         "evidence": {},
     }
-    yield ScriptedExecutor("canned", ScriptedOptions.model_validate({"outcomes": [entry]}))
+    yield _configured(folder, {"kind": "scripted", "outcomes": [entry]})
 
 
 CASES = [

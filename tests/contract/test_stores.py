@@ -12,11 +12,8 @@ from typing import Any
 
 import pytest
 
-from sequencer import FileStore, Head, Liveness, Store, Transition
+from sequencer import Change, Event, Fact, FileStore, Head, Liveness, Store, Transition
 from sequencer.errors import ClaimHeld, RecordRefused, StaleClaim
-from sequencer.model import command_rules as decisions
-from sequencer.model import edits, transitions
-from sequencer.plugins.git.state.store import GitStore
 from tests import clones
 from tests.contract import store_cases as cases
 
@@ -26,7 +23,7 @@ Peers = Callable[..., Store]
 @pytest.fixture(params=["file", "git", "git-one-clone"])
 def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     """A function that gives one more worker's store of one and the same run."""
-    made: list[FileStore | GitStore] = []
+    made: list[Store] = []
     shared = None
 
     def make(ttl_s: float = 60.0) -> Store:
@@ -48,6 +45,17 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
 def slowness(request: pytest.FixtureRequest) -> float:
     """How many times as long a lease has to be, for beats to be in time beside other work."""
     return 10.0 if "git" in request.node.callspec.params["peer"] else 1.0
+
+
+def with_note(value: Any) -> Change:
+    """Return the change that gives the head a field of somebody else's, called "note"."""
+
+    def change(head: Head) -> Transition:
+        edited = Head.model_validate({**head.model_dump(), "note": value})
+        fact = Fact(Event.EDITED, head.expected_step, head.step_index, head.token, head.attempt)
+        return Transition(edited, (fact,))
+
+    return cases.on_run(change)
 
 
 def change_nothing(_: Head | None) -> None:
@@ -106,9 +114,8 @@ UNREADABLE: dict[str, Any] = {
 def test_a_head_that_no_process_could_read_back_is_refused(peer: Peers, value: Any) -> None:
     store = peer()
     begun = cases.begin(store)
-    edit = cases.on_run(lambda head: edits.edit_field(head, "note", value, at=cases.now()))
     with pytest.raises(RecordRefused, match="could not be read back"):
-        store.update(edit)
+        store.update(with_note(value))
     assert peer().view().head == begun
 
 
@@ -116,7 +123,7 @@ def test_a_head_that_no_process_could_read_back_is_refused(peer: Peers, value: A
 def test_a_fact_that_no_process_could_read_back_is_refused(peer: Peers, value: Any) -> None:
     store = peer()
     begun = cases.begin(store)
-    fact = transitions.Fact(transitions.Event.EDITED, "supervisor", 0, outcome={"note": value})
+    fact = Fact(Event.EDITED, "supervisor", 0, outcome={"note": value})
     with pytest.raises(RecordRefused, match="could not be read back"):
         store.update(cases.on_run(lambda head: Transition(head, (fact,))))
     assert peer().view().head == begun
@@ -153,9 +160,7 @@ def test_history_after_a_revision_has_only_later_facts(peer: Peers, after: int) 
 def test_unknown_fields_of_the_head_are_preserved(peer: Peers) -> None:
     store = peer()
     cases.begin(store)
-    store.update(
-        cases.on_run(lambda head: edits.edit_field(head, "note", {"a": [1]}, at=cases.now()))
-    )
+    store.update(with_note({"a": [1]}))
     granted = cases.claim(store)
     head = cases.commit(store, granted.token)
     assert head.model_dump()["note"] == {"a": [1]}
@@ -277,10 +282,10 @@ def test_a_document_is_saved_with_the_change_and_visible_to_all(peer: Peers) -> 
     ours, other = peer(), peer()
     assert ours.read_document("definition.json") is None
 
-    def change(head: Head | None) -> transitions.Transition:
+    def change(head: Head | None) -> Transition:
         assert head is None
         ours.keep_document("definition.json", b'{"a": 1}')
-        return transitions.initialize(cases.new_head())
+        return cases.initializing()
 
     ours.update(change)
     assert other.read_document("definition.json") == b'{"a": 1}'
@@ -295,8 +300,16 @@ def test_racing_changes_are_all_accepted_one_after_the_other(peer: Peers, slowne
 
     def stamp(store: Store) -> None:
         def change(head: Head) -> Transition:
+            fact = Fact(Event.STAMPED, head.expected_step, head.step_index)
             following = cases.place_at(head.step_index + 1)
-            return decisions.stamp_ok(head, following, None, at=cases.now())
+            return Transition(
+                head.replace(
+                    step_index=following.step_index,
+                    iteration=following.step_index + 1,
+                    expected_step=following.step,
+                ),
+                (fact,),
+            )
 
         seen.extend(store.update(cases.on_run(change)).step_index for _ in range(rounds))
 
@@ -323,7 +336,7 @@ def test_a_store_without_trouble_has_no_notices(peer: Peers) -> None:
 def test_a_head_is_read_back_as_it_was_written(peer: Peers) -> None:
     store = peer()
     given = cases.new_head(params={"n": 3, "x": 0.5, "s": "t", "b": True}, exit_reason="ä\n")
-    begun = store.update(lambda _: transitions.initialize(given))
+    begun = store.update(lambda _: cases.initializing(given))
     expected = given.replace(revision=1, journal_offset=begun.journal_offset)
     seen = peer().view().head
     assert seen == begun == expected

@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,10 +20,8 @@ from typing import Any
 
 import psutil
 
-from sequencer import SequencerError
-from sequencer.plugins.git.process import Git
-from sequencer.plugins.git.state.store import GitStore
-from tests.clones import Shared
+from sequencer import SequencerError, Store
+from tests.clones import Shared, SharedStore
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 from tests.git.turns import KEEP, accepted_in, insist, play, violations
@@ -147,18 +146,18 @@ class Deadly:
         """Wrap the calls of this process."""
         for name in ("replace",) if only_git else CALLS:
             self._wrap(os, name)
-        for name in ("start", "run"):
-            self._wrap(Git, name)
+        # Before and after the start of each git, and after its end.
+        self._wrap(subprocess.Popen, "__init__")
+        self._wrap(subprocess.Popen, "communicate")
 
     def _wrap(self, holder: Any, name: str) -> None:
         real = getattr(holder, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if name != "run":
+            if name != "communicate":
                 self._count()
             result = real(*args, **kwargs)
-            if holder is Git:
-                # A process has been started, or it has ended.
+            if holder is subprocess.Popen:
                 self._count()
             return result
 
@@ -182,7 +181,7 @@ def transitions(shared: Shared, name: str) -> None:
     children.append(shared.folder / "told", f"{following.step_index} {following.token} {name}")
 
 
-def new_store(shared: Shared, name: str) -> GitStore:
+def new_store(shared: Shared, name: str) -> SharedStore:
     """Return a store whose journal is often put aside."""
     return shared.store(name, rotate_bytes=ROTATE_BYTES, keep=KEEP)
 
@@ -232,11 +231,11 @@ def _killed_at(
     return not os.WIFSIGNALED(status), wrong
 
 
-def _step_of(store: GitStore, token: int) -> int:
+def _step_of(store: Store, token: int) -> int:
     return next(step for step, used in accepted_in(store) if used == token)
 
 
-def _lost(shared: Shared, store: GitStore) -> list[str]:
+def _lost(shared: Shared, store: Store) -> list[str]:
     told = {(int(step), int(token)) for step, token, _ in children.pairs(shared.folder / "told")}
     accepted = accepted_in(store)
     wrong = [f"lost {missing}" for missing in sorted(told - set(accepted))]

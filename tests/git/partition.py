@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from sequencer import Claim
+from sequencer import Claim, Store
 from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
-from sequencer.plugins.git.state.store import GitStore
-from sequencer.store import results
+from tests.clones import SharedStore
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 from tests.git.machines import FAR, HUB, LIMIT_S, Network, impossible, network
@@ -27,7 +27,7 @@ from tests.long.report import Report, Size
 TTL_S = 4.0
 TIMEOUT_S = 2.5
 """Of git behind the cable: that it was pulled is noticed by it."""
-OUTPUT = "what hours of work have made"
+OUTPUT_FILE, OUTPUT = "output.txt", "what hours of work have made"
 HOOK = """#!/bin/sh
 cd "{folder}"
 # Only the push that the test waits for; a heartbeat goes through.
@@ -42,14 +42,14 @@ while ! test -e note-go; do sleep 0.02; done
 # --- what the machines do ---------------------------------------------------------------
 
 
-def notices_a_cut(store: GitStore, machine: str) -> None:
-    """Let git on *machine* give up soon, if it is behind the cable; the other one has time."""
-    if machine == FAR:
-        store.branch.git.timeout_s = TIMEOUT_S
+def store_that_notices_a_cut(net: Network, machine: str, ttl_s: float) -> SharedStore:
+    """Return a store on *machine*; behind the cable its git gives up soon, here it has time."""
+    options: dict[str, Any] = {"timeout_s": TIMEOUT_S} if machine == FAR else {}
+    return net.shared.store(machine, ttl_s=ttl_s, **options)
 
 
 @contextlib.contextmanager
-def beating(store: GitStore, claim: Claim) -> Iterator[None]:
+def beating(store: Store, claim: Claim) -> Iterator[None]:
     """Send a heartbeat a few times a lease, as a worker does."""
     stop = threading.Event()
 
@@ -71,12 +71,13 @@ def beating(store: GitStore, claim: Claim) -> Iterator[None]:
 
 def perform(net: Network, machine: str, ttl_s: float) -> None:
     """Claim the next step, work until it is to end, and commit; write down how that ended."""
-    store = net.shared.store(machine, ttl_s=ttl_s)
+    store: SharedStore = net.shared.store(machine, ttl_s=ttl_s)
     claim = cases.claim(store)
-    notices_a_cut(store, machine)
+    store.close()
+    store = store_that_notices_a_cut(net, machine, ttl_s)
     made = store.result_folder(claim.step_index, claim.token)
     made.mkdir(parents=True)
-    (made / results.OUTPUT).write_text(f"{OUTPUT} on {machine}")
+    (made / OUTPUT_FILE).write_text(f"{OUTPUT} on {machine}")
     with beating(store, claim):
         net.note(f"{machine}-holds")
         net.until("finish")
@@ -101,9 +102,10 @@ def perform(net: Network, machine: str, ttl_s: float) -> None:
 
 def take_over(net: Network, machine: str, ttl_s: float, seconds: float) -> None:
     """Try to get the next step for so long; if it is granted, commit it and say when that was."""
-    store = net.shared.store(machine, ttl_s=ttl_s)
+    store: SharedStore = net.shared.store(machine, ttl_s=ttl_s)
     store.pull()
-    notices_a_cut(store, machine)
+    store.close()
+    store = store_that_notices_a_cut(net, machine, ttl_s)
     began = time.monotonic()
     while time.monotonic() < began + seconds and not net.is_noted("enough"):
         try:
@@ -244,7 +246,7 @@ LEASED = (back_after_the_lease, cut_in_a_push_that_does_not)
 """Where nobody may take the step over before the lease is over."""
 
 
-def _by_path(net: Network) -> GitStore:
+def _by_path(net: Network) -> SharedStore:
     """Return a store of a clone that reaches the repository without the network."""
     return net.shared.store("first")
 
@@ -262,8 +264,8 @@ def _wrong_ends(net: Network, expected: set[str], ttl_s: float, *, is_held: bool
             wrong.append(f"taken over after {float(took) / ttl_s:.2f} leases")
     first = accepted_in(_by_path(net))[:1]
     for machine, token, _ in ends:
-        kept = net.shared.clone(machine) / "sync" / results.NAME
-        made = list(kept.glob(f"0-{token}-*/{results.OUTPUT}"))
+        kept = net.shared.clone(machine) / "sync" / "results"
+        made = list(kept.glob(f"0-{token}-*/{OUTPUT_FILE}"))
         if len(made) != 1 or OUTPUT not in made[0].read_text():
             wrong.append(f"the work of {machine} is gone: {made} of token {token}, {first}")
     return wrong

@@ -126,3 +126,11 @@ def http(folder: Path, *, is_open: bool) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def declining(bare: Path, ref: str) -> Path:
+    """Let the repository decline pushes to *ref*, one by one."""
+    hook = bare / "hooks" / "update"
+    hook.write_text(f'#!/bin/sh\ntest "$1" != {ref}\n')
+    hook.chmod(0o755)
+    return hook

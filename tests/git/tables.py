@@ -11,7 +11,7 @@ from tests.long.report import Report, Size
 from tests.long.tests_as_campaign import run_tests
 
 FILES = (
-    *("git/test_code_and_state", "git/test_hostile_branches", "git/test_lost_answers"),
+    *("unit/git/test_code_and_state", "git/test_hostile_branches", "git/test_lost_answers"),
     *("git/test_missing_objects", "git/test_remotes", "git/test_users_files"),
     "clocks/test_paid_calls",
 )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from sequencer import Store
-from sequencer.plugins.git.process import Git
-from sequencer.plugins.git.state.remote import Pushed, RefMove, Remote
-from sequencer.project.store_requests import EVERYTHING
-from tests.clones import Shared, git
+from tests.clones import ENVIRONMENT, Shared, git
 from tests.concurrency import children
 from tests.contract import store_cases as cases
+from tests.contract.executor_cases import wait_until
 from tests.git import turns
 from tests.git.machines import impossible
 from tests.git.transports import Deed, Server
@@ -53,18 +55,28 @@ def test_clones_survive_a_link_that_goes_down_and_comes_back(tmp_path: Path) -> 
 # --- checks of the check ------------------------------------------------------------------
 
 
+WITHOUT_LEASES = """#!{python} -IS
+import os, sys, time
+words = ["--force" if word.startswith("--force-with-lease") else word for word in sys.argv[1:]]
+if "push" in words and os.getcwd() == {late!r} and not os.path.exists({mark!r} + "go"):
+    open({mark!r} + "late", "w").close()
+    while not os.path.exists({mark!r} + "go"):
+        time.sleep(0.01)
+os.execv({git!r}, ["git", *words])
+"""
+
+
 def test_a_push_without_a_lease_is_noticed(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     """Theirs is accepted between what ours decides and its push, which moves the ref anyway."""
-    ours, theirs, real = shared.store("ours"), shared.store("theirs"), Remote.push
-    has_come: list[bool] = []
-
-    def forced(self: Remote, moves: Sequence[RefMove]) -> Pushed:
-        if self is ours.branch.remote and not has_come:
-            has_come.append(True)
-            turn(theirs, "theirs")
-        told = git(self.git.folder, "ls-remote", "origin", moves[0].ref).split()
-        now = [structs.replace(moves[0], old=told[0] if told else None), *moves[1:]]
-        return real(self, now)
+    program, mark = shared.folder / "bin" / "git", shared.folder / "push-is-"
+    program.parent.mkdir()
+    late = str(shared.clone("ours"))
+    program.write_text(
+        WITHOUT_LEASES.format(
+            python=sys.executable, late=late, mark=str(mark), git=shutil.which("git")
+        )
+    )
+    program.chmod(0o755)
 
     def turn(store: Store, name: str) -> None:
         claim = turns.note_granted(
@@ -73,11 +85,15 @@ def test_a_push_without_a_lease_is_noticed(shared: Shared, monkeypatch: pytest.M
         cases.commit(store, claim.token)
         children.append(shared.folder / "told", f"{claim.step_index} {claim.token} {name}")
 
-    cases.begin(ours)
-    with monkeypatch.context() as patch:
-        patch.setattr(Remote, "push", forced)
-        turn(ours, "ours")
-    assert has_come
+    cases.begin(shared.store("ours"))
+    with monkeypatch.context() as patch, ThreadPoolExecutor(1) as thread:
+        patch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        ours, theirs = shared.store("ours"), shared.store("theirs")
+        ending = thread.submit(turn, ours, "ours")
+        assert wait_until(Path(f"{mark}late").exists, 60)
+        turn(theirs, "theirs")
+        Path(f"{mark}go").touch()
+        ending.result()
     wrong = turns.violations(shared, ["ours", "theirs"], least=None)
     assert any("tokens were granted twice" in text for text in wrong), wrong
 
@@ -99,6 +115,20 @@ def test_a_reported_step_that_is_lost_is_detected(tmp_path: Path) -> None:
     shared.close()
 
 
+def push(clone: Path, before: str, new: str) -> tuple[int | None, str]:
+    """Push as a store does; return git's exit code, if it ends in time, and what it says."""
+    argv = ["git", "push", f"--force-with-lease=main:{before}", "origin", f"{new}:refs/heads/main"]
+    with subprocess.Popen(
+        argv, cwd=clone, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            _, told = process.communicate(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None, ""
+    return process.returncode, told
+
+
 @pytest.mark.parametrize("deed", Deed)
 def test_the_test_server_acts_as_configured(deed: Deed, shared: Shared) -> None:
     server = Server(shared.folder.parent / "server", [deed], later_s=0.2)
@@ -106,12 +136,9 @@ def test_the_test_server_acts_as_configured(deed: Deed, shared: Shared) -> None:
     server.install(clone)
     git(clone, "commit", "-q", "--allow-empty", "-m", "x")
     new, before = git(clone, "rev-parse", "HEAD"), shared.tip("main")
-    pushed = Remote(Git(clone, timeout_s=2.0, allowed=EVERYTHING), "origin").push(
-        [RefMove("refs/heads/main", before, new)]
-    )
-    is_answered = deed is Deed.SERVE
-    assert (pushed.verdict == "accepted") == is_answered
-    assert pushed.verdict in ("accepted", "unknown")
+    code, told = push(clone, before, new)
+    assert (code == 0) == (deed is Deed.SERVE)
+    assert "rejected" not in told
     if deed in (Deed.GONE_AFTER, Deed.GONE_BEFORE):
         server.back(shared.bare)
     at_once = deed in (Deed.SERVE, Deed.CUT_AFTER, Deed.GONE_AFTER)

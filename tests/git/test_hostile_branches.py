@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from sequencer import Store
+from sequencer import FileStore, Store
 from sequencer.errors import CorruptState, EditRefused, StateRefused
-from sequencer.store import results
-from sequencer.store.journal import encode
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.hostile import FILE, FOLDER, LINK, STATE, SUBMODULE, Forge
@@ -22,6 +20,8 @@ from tests.git.tables import table
 from tests.git.turns import accepted_in, run_files
 
 ACCEPTED = [(0, 1), (1, 2)]
+OUTPUT = "output.txt"
+"""In the folder of an attempt: what its agent said."""
 
 
 @pytest.fixture
@@ -137,17 +137,15 @@ def with_journal(change: Callable[[list[bytes]], list[bytes]]) -> Garbage:
 
 def of_another_run(lines: list[bytes]) -> list[bytes]:
     """Return a journal of the same form, whose run is another one."""
-    records = [json.loads(line) for line in lines]
-    for record in records:
-        record["head"]["run_id"] = "other"
-    fields = [
-        {k: v for k, v in r.items() if k not in ("revision", "at", "head", "also", "checksum")}
-        for r in records
-    ]
-    return [
-        encode(r["revision"], r["at"], [f, *r.get("also", ())], json.dumps(r["head"]).encode())
-        for r, f in zip(records, fields, strict=True)
-    ]
+    with TemporaryDirectory() as folder:
+        store = FileStore(Path(folder) / "state.json")
+        store.update(lambda _: cases.initializing(cases.new_head(run_id="other")))
+        for _ in ACCEPTED:
+            cases.commit(store, cases.claim(store).token)
+        store.close()
+        others = (Path(folder) / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(others) == len(lines)
+    return others
 
 
 def linked(name: str, target: str) -> Garbage:
@@ -229,11 +227,11 @@ GARBAGE: dict[str, Garbage] = {
     "what is known of the remote": laid("remote.json", b'{"tip": "evil"}'),
     "beats of nobody": folder_called("beats", "1"),
     "results that go up": in_results("..", "..", "canary"),
-    "an attempt that goes up": in_results("..", results.OUTPUT),
+    "an attempt that goes up": in_results("..", OUTPUT),
     "an output that goes up": in_results("1-1", "..", "..", "canary"),
-    "an attempt with a slash": in_results("1-1/../../..", results.OUTPUT),
+    "an attempt with a slash": in_results("1-1/../../..", OUTPUT),
     "an output with a slash": in_results("1-1", "../../../../canary"),
-    "an output that is a link": in_results("1-1", results.OUTPUT, mode=LINK),
+    "an output that is a link": in_results("1-1", OUTPUT, mode=LINK),
     "results that are a link": linked("results", "../.."),
     "a name with a newline": laid("definition.json\nx", b"evil"),
     "ten thousand names": very_many,
@@ -272,13 +270,16 @@ def test_garbage_is_refused_or_harmless(what: str, shared: Shared) -> None:
         assert names <= MAY_STAND | {"definition.json", "flow.json"}, names
         assert not any(path.is_symlink() for path in folder.rglob("*"))
         # What the forged outputs would hold.
-        assert not any(path.read_text() == str(canary) for path in folder.rglob(results.OUTPUT))
+        assert not any(path.read_text() == str(canary) for path in folder.rglob(OUTPUT))
     now = run_files(clone / "sync")
     if what in HARMLESS:
         assert set(outcomes) == {"goes on"}
     if outcomes[0] == "goes on":
         # Whatever was on top of it, what had been accepted still is.
         assert accepted_in(ours)[:2] == ACCEPTED
+        head = ours.view().head
+        assert head is not None
+        assert head.run_id == cases.new_head().run_id
     else:
         assert {**now, "state.json": b""} == {**before, "state.json": b""}
 

@@ -6,25 +6,25 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from sequencer import Head, Outcome, OutcomeStatus, Transition
+from sequencer import Change
 from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
-from sequencer.model import transitions
-from sequencer.plugins.git.state.branch import REBUILDS, Branch
-from sequencer.plugins.git.state.store import GitStore
-from sequencer.store.journal import JournalFile
-from tests.clones import Shared
+from tests.clones import Shared, SharedStore
 from tests.concurrency import children
 from tests.contract import store_cases as cases
+from tests.contract.executor_cases import wait_until
 from tests.git.tables import table
-from tests.git.transports import Deed, Server
+from tests.git.transports import TOO_OFTEN, Deed, Server, serve_by
 from tests.git.turns import accepted_in, run_files, unsound
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ class Lab:
     """Two clones; the pushes of the first go through a server that may be told to fail."""
 
     shared: Shared
-    ours: GitStore
+    ours: SharedStore
     server: Server
     token: int
 
@@ -51,9 +51,18 @@ class Lab:
         self.server = Server(self.server.folder, plan)
         self.server.install(self.shared.clone("ours"))
 
-    def ending(self) -> Callable[[Head | None], Transition]:
+    def ending(self) -> Change:
         """Return the change that accepts the step that the first clone holds."""
         return cases.on_run(partial(cases.succeeding, token=self.token))
+
+    def gives_up(self) -> Change:
+        """Return the same change once its push is held and no other has arrived."""
+        self.meets(Deed.HELD, *[Deed.CUT_BEFORE] * TOO_OFTEN)
+        change = self.ending()
+        with pytest.raises(RemoteUnreachable, match="can't tell whether"):
+            self.ours.update(change)
+        self.meets()
+        return change
 
     def check(self, accepted: list[tuple[int, int]]) -> None:
         """See that both clones have just *accepted*, in the same files."""
@@ -78,12 +87,6 @@ def lab(tmp_path: Path, one_claim: Shared) -> Iterator[Lab]:
     ours.pull()
     yield Lab(shared, ours, server, token=1)
     shared.close()
-
-
-def ending_badly(head: Head, token: int) -> Transition:
-    """Accept that the step of *token* failed."""
-    outcome = Outcome(status=OutcomeStatus.FAILED, error="no")
-    return transitions.fail(head, token, outcome, at=cases.now(), record={"status": "failed"})
 
 
 def go_on(lab: Lab, **options: Any) -> int:
@@ -112,23 +115,27 @@ def test_a_push_that_did_not_arrive_is_repeated(lab: Lab) -> None:
     lab.check([(0, 1)])
 
 
+WAITING = """#!/bin/sh
+touch '{folder}/looks'
+until test -e '{folder}/others-have-gone-on'; do sleep 0.01; done
+exec git upload-pack "$@"
+"""
+
+
 @pytest.mark.parametrize("other", table(OTHERS, "the same history"))
-def test_others_may_have_continued_before_the_check(
-    other: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look, tokens = lab.ours.branch.fetch_tips, list[int]()
-
-    def late() -> dict[str, str]:
-        if not tokens:
-            tokens.append(go_on(lab, **OTHERS[other]))
-        return look()
-
+def test_others_may_have_continued_before_the_check(other: str, lab: Lab) -> None:
     lab.meets(Deed.CUT_AFTER)
-    monkeypatch.setattr(lab.ours.branch, "fetch_tips", late)
-    before = lab.server.pushes()
-    head = lab.ours.update(lab.ending())
+    folder, before = lab.server.folder, lab.server.pushes()
+    script = WAITING.format(folder=folder)
+    serve_by(script, "upload-pack", folder / "waiting", lab.shared.clone("ours"))
+    with ThreadPoolExecutor(1) as thread:
+        accepting = thread.submit(lab.ours.update, lab.ending())
+        assert wait_until((folder / "looks").exists, 60)
+        token = go_on(lab, **OTHERS[other])
+        (folder / "others-have-gone-on").touch()
+        head = accepting.result()
     assert (head.step_index, lab.server.pushes()) == (1, before + 1)
-    lab.check([(0, 1), (1, tokens[0])])
+    lab.check([(0, 1), (1, token)])
     assert unsound(lab.shared, ["ours", "theirs"]) == []
 
 
@@ -168,7 +175,7 @@ def test_another_change_after_a_lost_answer_finds_the_step_accepted(lab: Lab) ->
 
 def test_another_change_is_not_mistaken_for_the_pending_one(lab: Lab) -> None:
     lab.meets(Deed.GONE_AFTER)
-    failing = cases.on_run(partial(ending_badly, token=lab.token))
+    failing = cases.on_run(partial(cases.failing, token=lab.token))
     with pytest.raises(RemoteUnreachable):
         lab.ours.update(lab.ending())
     with pytest.raises(RemoteUnreachable):
@@ -189,38 +196,24 @@ def test_a_push_that_arrives_later_is_the_same_commit(lab: Lab) -> None:
 
 
 def test_a_push_that_arrives_after_giving_up_is_found(lab: Lab) -> None:
-    lab.meets(Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1))
-    change = lab.ending()
-    with pytest.raises(RemoteUnreachable, match="can't tell whether"):
-        lab.ours.update(change)
+    change = lab.gives_up()
     lab.check([])
     lab.server.release()
     assert lab.ours.update(change).step_index == 1
     lab.check([(0, 1)])
 
 
-def test_a_push_that_arrives_during_its_retry_is_not_mistaken_for_anothers(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lab.meets(Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1))
-    change, push = lab.ending(), lab.ours.branch.remote.push
-    with pytest.raises(RemoteUnreachable, match="can't tell whether"):
-        lab.ours.update(change)
-
-    def after_the_first(*moves: Any) -> Any:
-        lab.server.release()
-        return push(*moves)
-
-    monkeypatch.setattr(lab.ours.branch.remote, "push", after_the_first)
+def test_a_push_that_arrives_during_its_retry_is_not_mistaken_for_anothers(lab: Lab) -> None:
+    change, mark = lab.gives_up(), lab.server.folder / "retried"
+    lab.server.release_in("receive-pack", lab.shared.clone("ours"), mark)
+    mark.touch()
     assert lab.ours.update(change).step_index == 1
+    assert (lab.server.folder / "go").exists(), "it was not tried again"
     lab.check([(0, 1)])
 
 
 def test_a_push_that_arrives_after_a_takeover_is_refused(lab: Lab) -> None:
-    lab.meets(Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1))
-    change = lab.ending()
-    with pytest.raises(RemoteUnreachable, match="can't tell whether"):
-        lab.ours.update(change)
+    change = lab.gives_up()
     theirs = lab.shared.store("theirs")
     # Its holder gives the step back by hand, and the other clone takes it.
     cases.release(theirs, lab.token)
@@ -242,27 +235,48 @@ def test_a_claim_whose_answer_was_lost_is_held_once(lab: Lab) -> None:
     lab.check([(0, 1), (1, 2)])
 
 
-MOMENTS = ("_push", "_record_accepted", "confirm_append", "_set_position")
+Calls = Sequence[object]
+MOMENTS: dict[str, tuple[type | ModuleType, str, Callable[[Calls], bool]]] = {
+    "before the push": (subprocess.Popen, "__init__", lambda given: "push" in words_of(given[1])),
+    "before the journal is written": (os, "write", lambda given: is_journal(given[0])),
+    "before the head is written": (os, "replace", lambda given: given[1] == "state.json"),
+    "before the branch is noted": (os, "replace", lambda given: given[1] == "remote.json"),
+}
+"""Which call of the process is its last: by what it is given."""
 
 
-def die(*_: object) -> None:
-    """End as a process does that is killed."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def words_of(argv: object) -> list[str]:
+    return argv if isinstance(argv, list) else []
+
+
+def is_journal(fd: object) -> bool:
+    """Return whether the file descriptor *fd* is of a journal."""
+    return os.readlink(f"/proc/self/fd/{fd}").endswith("/journal.jsonl")  # noqa: PTH115
+
+
+def commit_and_die(lab: Lab, moment: str) -> None:
+    """Accept the step as a process does that is killed at this *moment*."""
+    holder, name, is_last = MOMENTS[moment]
+    real = getattr(holder, name)
+
+    def call(*given: Any, **options: Any) -> Any:
+        if is_last(given):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*given, **options)
+
+    setattr(holder, name, call)
+    cases.commit(lab.ours, lab.token)
 
 
 @pytest.mark.parametrize("goes_on", table(("ours", "theirs"), "theirs"))
-@pytest.mark.parametrize("moment", table(MOMENTS, "_record_accepted"))
-def test_a_process_killed_around_its_push_is_recovered(
-    moment: str, goes_on: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("moment", table(MOMENTS, "before the journal is written"))
+def test_a_process_killed_around_its_push_is_recovered(moment: str, goes_on: str, lab: Lab) -> None:
     lab.ours.close()
-    with monkeypatch.context() as patched:
-        patched.setattr(Branch, moment, die)
-        role = partial(cases.commit, lab.ours, lab.token)
-        _, status = os.waitpid(children.start(role, lab.shared.folder / "errors"), 0)
+    role = partial(commit_and_die, lab, moment)
+    _, status = os.waitpid(children.start(role, lab.shared.folder / "errors"), 0)
     assert os.WIFSIGNALED(status)
     assert children.wrong(lab.shared.folder / "errors") == ()
-    was_pushed = moment != "_push"
+    was_pushed = moment != "before the push"
     lab.ours.close()
     lab.ours = lab.shared.store("ours")
     store = lab.ours if goes_on == "ours" else lab.shared.store("theirs")
@@ -279,11 +293,15 @@ def test_a_process_killed_around_its_push_is_recovered(
 def test_an_accepted_change_that_cannot_be_written_is_fetched_later(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> bool:
-        raise OSError(errno.ENOSPC, "no space left")
+    write = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        if is_journal(fd):
+            raise OSError(errno.ENOSPC, "no space left")
+        return write(fd, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(JournalFile, "append", full)
+        patched.setattr(os, "write", full)
         assert lab.ours.update(lab.ending()).step_index == 1
     assert any("not yet written here" in text for text in lab.ours.take_notices())
     with pytest.raises(StaleClaim):

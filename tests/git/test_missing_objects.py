@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from sequencer import Claim
 from sequencer.errors import CorruptState
-from sequencer.plugins.git.state.store import GitStore
-from tests.clones import Shared, git
+from tests.clones import Shared, SharedStore, git
 from tests.contract import store_cases as cases
+from tests.git.servers import daemon
 from tests.git.snapshots import snapshot
 from tests.git.tables import table
 from tests.git.turns import accepted_in, run_files
@@ -67,7 +69,7 @@ def copy_objects(shared: Shared, clone: Path, *names: str) -> None:
         shutil.copy(object_path(shared.bare, oid), to)
 
 
-def two_sides(shared: Shared) -> tuple[GitStore, GitStore]:
+def two_sides(shared: Shared) -> tuple[SharedStore, SharedStore]:
     """Return two stores of one run; the first knows the second's first turn."""
     ours, theirs = shared.store("ours"), shared.store("theirs")
     cases.begin(theirs)
@@ -183,10 +185,29 @@ def test_a_shallow_clone_repairs_itself_too(shared: Shared) -> None:
     assert (clone / ".git" / "shallow").read_bytes() == boundary
 
 
-# --- code that moves with it -----------------------------------------------------------------
-
-
 # --- heartbeats ------------------------------------------------------------------------------
+
+
+def beat_of(clone: Path, claim: Claim) -> int | None:
+    """Return the number of the newest heartbeat of *claim* that *clone* has."""
+    path = clone / "sync" / "beats" / str(claim.token)
+    return int(json.loads(path.read_text())["beat"]) if path.exists() else None
+
+
+def look_for_beats(shared: Shared) -> None:
+    """Wait in "ours" for a change that does not come, and look at the remote meanwhile.
+
+    The remote is a server: of one in a folder a wait sees only the state's branch.
+    """
+    clone = shared.clone("ours")
+    with daemon(shared.folder) as address:
+        git(clone, "remote", "set-url", "origin", f"{address}/{shared.bare.name}")
+        store = shared.store("ours", fast_s=0.05, slow_s=0.05)
+        head = store.view().head
+        assert head is not None
+        assert not store.wait(head.revision, 1.0)
+        store.close()
+    git(clone, "remote", "set-url", "origin", str(shared.bare))
 
 
 def test_a_partial_heartbeat_is_fetched_again(shared: Shared) -> None:
@@ -196,9 +217,9 @@ def test_a_partial_heartbeat_is_fetched_again(shared: Shared) -> None:
     theirs.beat(claim, 1)
     tip, clone = git(shared.bare, "rev-parse", BEATS), shared.clone("ours")
     copy_objects(shared, clone, tip, f"{tip}^{{tree}}")
-    (clone / "sync" / "beats" / str(claim.token)).unlink(missing_ok=True)
-    ours._beats.fetch_beats(tip, [claim])
-    assert ours._files.leases.read(claim.token)["beat"] == 1
+    assert beat_of(clone, claim) is None
+    look_for_beats(shared)
+    assert beat_of(clone, claim) == 1
 
 
 def test_a_heartbeat_missing_behind_its_ref_is_fetched_again(shared: Shared) -> None:
@@ -207,10 +228,9 @@ def test_a_heartbeat_missing_behind_its_ref_is_fetched_again(shared: Shared) -> 
     ours.pull()
     theirs.beat(claim, 1)
     tip, clone = git(shared.bare, "rev-parse", BEATS), shared.clone("ours")
-    ours._beats.fetch_beats(tip, [claim])
+    look_for_beats(shared)
     lose(clone, f"{tip}:{claim.token}")
     (clone / "sync" / "beats" / str(claim.token)).unlink()
     ours.close()
-    again = shared.store("ours")
-    again._beats.fetch_beats(tip, [claim])
-    assert again._files.leases.read(claim.token)["beat"] == 1
+    look_for_beats(shared)
+    assert beat_of(clone, claim) == 1

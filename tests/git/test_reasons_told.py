@@ -9,19 +9,29 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import Store
 from sequencer.errors import RemoteUnreachable
-from sequencer.plugins.git.state.remote import SAID_CHARS
-from sequencer.plugins.git.state.store import GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.servers import end, until_open
 from tests.git.test_refused_in_doubt import ending
-from tests.git.transports import Server
+from tests.git.transports import Server, serve_by
 from tests.loopback import free_ports
 from tests.unit.cli.sharing import call, shared_project, steps
 
 STATE = "sequencer/default"
 DENIED = "ERROR: Permission to o/r.git denied to deploy key"
+SAID_CHARS = 500
+"""At most so much of what a remote says is shown."""
+DENYING_LATER = """#!/bin/sh
+# The first push is for the server, and who comes later may only read.
+if test -e '{folder}/asked'; then
+    echo '{words}' >&2
+    exit 1
+fi
+touch '{folder}/asked'
+exec '{folder}/receive-pack' "$@"
+"""
 
 
 @pytest.fixture
@@ -92,25 +102,19 @@ def test_a_read_only_key_is_reported(project: Shared, tmp_path: Path) -> None:
 
 
 def test_a_denial_is_not_final_while_an_earlier_push_may_land(
-    held: tuple[Shared, GitStore, Server], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    held: tuple[Shared, Store, Server],
 ) -> None:
     shared, ours, server = held
-    change, push, pushes = ending(), ours.branch.remote.push, list[int]()
-
-    def denying(*moves: object) -> object:
-        pushes.append(1)
-        if len(pushes) == 2:
-            only_for_readers(shared.clone("ours"), tmp_path / "denying", DENIED)
-        return push(*moves)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ours.branch.remote, "push", denying)
+    change, clone = ending(), shared.clone("ours")
+    script = DENYING_LATER.format(folder=server.folder, words=DENIED)
+    serve_by(script, "receive-pack", server.folder / "denying", clone)
     with pytest.raises(
         RemoteUnreachable, match="can't tell whether the change was accepted: an earlier push"
     ) as told:
         ours.update(change)
     assert told.value.is_denied
     assert "denied to deploy key" in told.value.message
-    Server(server.folder).install(shared.clone("ours"))
+    Server(server.folder).install(clone)
     server.release()
     assert ours.update(change).step_index == 1
 

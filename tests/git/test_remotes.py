@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteRefused, RemoteUnreachable, StorageFailed
-from sequencer.plugins.git.state.store import GitStore
-from tests.clones import Shared, git
+from tests.clones import Shared, SharedStore, git
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 from tests.git.servers import SECRET, daemon, http, silent
@@ -114,7 +113,7 @@ AWAY: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 }
 
 
-def failures(store: GitStore, token: int) -> list[RemoteUnreachable]:
+def failures(store: SharedStore, token: int) -> list[RemoteUnreachable]:
     """Return what each thing that one may ask of *store* ends with, when it can't be reached."""
     found = []
     for act in (lambda: cases.claim(store), lambda: cases.commit(store, token), store.pull):
@@ -245,6 +244,8 @@ def test_the_history_is_bounded(shared: Shared) -> None:
 # --- locks that a dead git has left behind --------------------------------------------------
 
 
+LOCAL = "refs/worktree/sequencer/sequencer/default"
+"""Where a clone has what it knows of the branch."""
 LOCKS = (
     *(
         f"worktree/sequencer/sequencer/default/{name}"
@@ -276,7 +277,7 @@ def test_a_lock_left_by_a_killed_git_does_not_stop_a_run(ref: str, shared: Share
 def test_a_lock_that_may_still_be_held_is_waited_for(shared: Shared) -> None:
     ours = shared.store("ours")
     cases.begin(ours)
-    lock = shared.clone("ours") / ".git" / ours.branch.refs.local / "draft.lock"
+    lock = shared.clone("ours") / ".git" / LOCAL / "draft.lock"
     lock.touch()
     began = time.monotonic()
     threading.Timer(0.3, lock.unlink).start()
@@ -291,7 +292,7 @@ def test_a_fetch_of_a_killed_process_may_move_the_same_ref(shared: Shared) -> No
     cases.commit(theirs, cases.claim(theirs).token)
     clone, marks = shared.clone("ours"), shared.folder / "marks"
     meddler = shared.folder / "upload-pack"
-    moves = f"git -C '{clone}' update-ref {ours.branch.refs.local}/state HEAD"
+    moves = f"git -C '{clone}' update-ref {LOCAL}/state HEAD"
     # First comes a look, then a fetch, which has read by then where the ref was.
     meddler.write_text(
         f"#!/bin/sh\necho >> '{marks}'\ngit-upload-pack \"$@\"\n"

@@ -112,6 +112,26 @@ main()
 """
 
 
+_RELEASING = """#!/bin/sh
+if test -e '{mark}'; then
+    touch '{folder}/go'
+    until test "$(grep -c begun '{folder}/under-way')" = "$(grep -c ended '{folder}/under-way')"
+    do sleep 0.01
+    done
+fi
+exec git {command} "$@"
+"""
+TOO_OFTEN = 50
+"""More pushes of one change than any process tries."""
+
+
+def serve_by(script: str, command: str, path: Path, clone: Path) -> None:
+    """Let *script*, which is kept at *path*, be what *clone* finds as git's *command* there."""
+    path.write_text(script)
+    path.chmod(0o755)
+    git(clone, "config", f"remote.origin.{command.replace('-', '')}", str(path))
+
+
 @dataclass(frozen=True)
 class Server:
     """The wrapper of one bare repository, in *folder*."""
@@ -159,6 +179,11 @@ class Server:
         (self.folder / "go").touch()
         while self.under_way():
             time.sleep(0.005)
+
+    def release_in(self, command: str, clone: Path, mark: Path) -> None:
+        """Let go on what is held when *clone* needs git's *command* there and *mark* exists."""
+        script = _RELEASING.format(folder=self.folder, mark=mark, command=command)
+        serve_by(script, command, self.folder / command, clone)
 
     @staticmethod
     def back(bare: Path) -> None:

@@ -10,12 +10,9 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from sequencer import Claim, Head, Outcome, OutcomeStatus, SequencerError, Transition
+from sequencer import Change, Claim, Head, SequencerError, Store, Transition
 from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
-from sequencer.model import transitions
-from sequencer.plugins.git.state.store import GitStore
-from sequencer.store.protocol import Change
-from tests.clones import Shared
+from tests.clones import Shared, SharedStore
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 
@@ -31,7 +28,7 @@ KEEP = 10_000
 """Closed journals: what is counted must not go by age, however fast a machine is."""
 
 
-def insist(store: GitStore, change: Change) -> Head:
+def insist(store: Store, change: Change) -> Head:
     """Accept *change*, asking again with the same one as a worker does."""
     for attempt in count(1):
         try:
@@ -43,18 +40,17 @@ def insist(store: GitStore, change: Change) -> Head:
     raise AssertionError("unreachable")
 
 
-def claiming(store: GitStore, steps: int, head: Head) -> Transition:
+def claiming(store: Store, steps: int, head: Head) -> Transition:
     """Claim the next step, if there is one."""
     if head.step_index >= steps:
         raise Over
     return cases.claiming(store, head)
 
 
-def ending(store: GitStore, steps: int, token: int, kind: float, head: Head) -> Transition:
+def ending(store: Store, steps: int, token: int, kind: float, head: Head) -> Transition:
     """End the step of *token* as *kind*, a share of 1, says: mostly well, often fused."""
     if kind < 0.1:
-        outcome = Outcome(status=OutcomeStatus.FAILED, error="no")
-        return transitions.fail(head, token, outcome, at=cases.now(), record={"status": "failed"})
+        return cases.failing(head, token)
     accepted = cases.succeeding(head, token, str(os.getpid()))
     if kind < 0.55 or accepted.head.step_index >= steps:
         return accepted
@@ -92,7 +88,7 @@ def note_granted(shared: Shared, head: Head) -> Claim:
     return claim
 
 
-def turns(ours: GitStore, theirs: GitStore) -> None:
+def turns(ours: SharedStore, theirs: SharedStore) -> None:
     """Begin a run, and let both sides do all that moves a state branch."""
     cases.begin(ours)
     token = cases.claim(theirs).token
@@ -111,7 +107,7 @@ def turns(ours: GitStore, theirs: GitStore) -> None:
 # --- what has to hold -------------------------------------------------------------------
 
 
-def accepted_in(store: GitStore) -> list[tuple[int, int]]:
+def accepted_in(store: Store) -> list[tuple[int, int]]:
     """Return (step_index, token) of each accepted step, in order."""
     facts = store.history()
     return [(f["step_index"], f["token"]) for f in facts if f["event"] == "succeeded"]

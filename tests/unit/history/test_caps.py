@@ -6,7 +6,7 @@ from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.model.graph.task import Budget, TaskTraits
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage
-from sequencer.plugins.metrics.facts import Spent, Cap, list_caps
+from sequencer.plugins.metrics.facts import Cap, Spent, list_caps
 from sequencer.plugins.teams.team import TeamBudget, TeamRules
 
 USAGE = Usage(steps=4, cost_usd=1.5, input_tokens=900, output_tokens=100, seconds=60)

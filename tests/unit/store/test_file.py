@@ -21,7 +21,7 @@ from sequencer.errors import (
     TransitionRefused,
 )
 from sequencer.model.head import Head
-from sequencer.model.transitions import Transition
+from sequencer.model.transitions import Transition, ensure_claimable
 from sequencer.store import watch as module
 from sequencer.store.file import FileStore
 from sequencer.store.watch import InotifyWatch, SleepingWatch, Watch, WatchdogWatch, watch
@@ -223,7 +223,7 @@ def test_an_agent_may_write_exit_while_its_step_runs(state: Path) -> None:
     assert events == ["initialised", "claimed", "edited", "succeeded"]
     assert "by hand: exit, exit_reason" in str(list(store.history())[2]["outcome"])
     with pytest.raises(TransitionRefused, match="stopped: nothing left"):
-        cases.claim(store)
+        ensure_claimable(head)
 
 
 @pytest.mark.parametrize(

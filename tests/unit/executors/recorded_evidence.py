@@ -1,4 +1,4 @@
-"""Recordings of the real clients, whole and with parts left out, for the contract of evidence."""
+"""Recordings of the real clients, whole and with parts left out, to test their evidence."""
 
 from __future__ import annotations
 

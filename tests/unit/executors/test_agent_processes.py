@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer import Cancellation, ProcessCore
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.launch import Launch
-from sequencer.executors.process import ProcessEnd
+from sequencer.executors.process import ProcessCore, ProcessEnd
 from tests.contract.executor_cases import marked_processes, wait_until
 
 
@@ -58,7 +58,7 @@ _WORKER = """
 import sys
 from pathlib import Path
 from tests.concurrency.stubborn_agents import script
-from tests.concurrency.test_agent_processes import Sink
+from tests.unit.executors.test_agent_processes import Sink
 from sequencer.executors.process import Launch, ProcessCore
 from sequencer.executors.cancellation import Cancellation
 folder, mark = Path(sys.argv[1]), sys.argv[2]
@@ -80,7 +80,7 @@ def worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     mark = f"worker-{uuid.uuid4()}"
     process = subprocess.Popen(
         [sys.executable, "-c", _WORKER, str(tmp_path), mark],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         stdout=subprocess.PIPE,
     )
     try:
