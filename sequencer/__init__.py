@@ -13,10 +13,12 @@ _HOMES = {
     "Area": "sequencer.project.diagnostics",
     "AttemptResult": "sequencer.model.kind",
     "Cancellation": "sequencer.executors.cancellation",
+    "Capacity": "sequencer.model.kind",
     "Change": "sequencer.store.protocol",
     "Check": "sequencer.project.setting_checks",
     "CheckRequest": "sequencer.project.store_requests",
     "Claim": "sequencer.model.head",
+    "CommandContext": "sequencer.model.kind",
     "CommandExecutor": "sequencer.executors.command",
     "CommandOptions": "sequencer.executors.command",
     "ConfigSection": "sequencer.project.sections",
@@ -34,6 +36,7 @@ _HOMES = {
     "Head": "sequencer.model.head",
     "HookContext": "sequencer.engine.hooking",
     "Invocation": "sequencer.cli.context",
+    "Identity": "sequencer.executors.protocol",
     "InvocationLimits": "sequencer.model.limits",
     "Level": "sequencer.project.diagnostics",
     "Listener": "sequencer.executors.protocol",
@@ -71,6 +74,7 @@ _HOMES = {
     "View": "sequencer.store.protocol",
     "Workflow": "sequencer.model.workflow",
     "commands": "sequencer.model.commands",
+    "events": "sequencer.engine.events",
     "file_store": "sequencer.project.runs",
     "find_step_ref": "sequencer.model.sequence.order",
     "hookimpl": "sequencer.hooks.points",
@@ -78,6 +82,8 @@ _HOMES = {
     "open_run": "sequencer.project.project",
     "resolve": "sequencer.model.sequence.order",
 }
+
+_MODULES = ("commands", "events")
 
 __all__ = list(_HOMES)
 __version__ = "0.1.0"
@@ -88,7 +94,7 @@ def __getattr__(name: str) -> Any:
         message = f"module 'sequencer' has no attribute {name!r}"
         raise AttributeError(message)
     home = import_module(_HOMES[name])
-    return home if name == "commands" else getattr(home, name)
+    return home if name in _MODULES else getattr(home, name)
 
 
 def __dir__() -> list[str]:

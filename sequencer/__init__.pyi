@@ -2,6 +2,7 @@
 # for type checkers in there would make cycles with every module that imports the version.
 from sequencer.cli.context import Invocation
 from sequencer.cli.contributions import Contribution
+from sequencer.engine import events
 from sequencer.engine.hooking import HookContext
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
@@ -9,12 +10,12 @@ from sequencer.errors import SequencerError
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Executor, Listener, Piece, StepRequest
+from sequencer.executors.protocol import Executor, Identity, Listener, Piece, StepRequest
 from sequencer.hooks.points import hookimpl
 from sequencer.model import commands
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.head import Claim, Head, Owner, Status
-from sequencer.model.kind import AttemptResult
+from sequencer.model.kind import AttemptResult, Capacity, CommandContext
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence.order import find_step_ref, resolve
@@ -43,10 +44,12 @@ __all__ = [
     "Area",
     "AttemptResult",
     "Cancellation",
+    "Capacity",
     "Change",
     "Check",
     "CheckRequest",
     "Claim",
+    "CommandContext",
     "CommandExecutor",
     "CommandOptions",
     "ConfigSection",
@@ -63,6 +66,7 @@ __all__ = [
     "Graph",
     "Head",
     "HookContext",
+    "Identity",
     "Invocation",
     "InvocationLimits",
     "Level",
@@ -101,6 +105,7 @@ __all__ = [
     "View",
     "Workflow",
     "commands",
+    "events",
     "file_store",
     "find_step_ref",
     "hookimpl",

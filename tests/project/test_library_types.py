@@ -29,7 +29,8 @@ from sequencer import commands, Decision, Executor, Head, HookContext, Invocatio
 from sequencer import Mode, Move, Outcome, OutcomeStatus, Status, Usage
 from sequencer import Review, Run, SequencerError, Step, Store, Workflow, hookimpl
 from sequencer import open_project, open_run, resolve
-from sequencer import Cancellation, Listener, Piece, ProcessCore, StepRequest, StopReason
+from sequencer import Cancellation, Identity, Listener, Piece, ProcessCore, StepRequest, StopReason
+from sequencer import Capacity, CommandContext, events
 from sequencer import CheckRequest, Claim, Event, Fact, FileStore, Liveness, Owner, Transition, View
 from sequencer import Change, ReportsWaiting, StoreKind, StoreRequest, file_store
 from sequencer import AttemptResult, Check, CommandExecutor, CommandOptions, Continuation
@@ -37,6 +38,24 @@ from sequencer import Invocation, Project, SequenceChange, Settings
 from sequencer import ContinuationKind, SequenceKind, StepRef, find_step_ref
 from sequencer import Edge, Graph, Node, NodeKind, Retry, RunLimits
 from sequencer import Area, ConfigSection, Contribution, Diagnostic, Level, Section
+
+
+def identity_of(request: StepRequest) -> tuple[str, int]:
+    identity: Identity = request.identity
+    return identity.step, identity.token
+
+
+def show(event: events.RunEvent) -> None:
+    if isinstance(event, events.NoticeGiven):
+        print(event.text)
+
+
+def slots_of(capacity: Capacity) -> int:
+    return capacity.slots
+
+
+def person_of(context: CommandContext) -> str:
+    return context.by
 
 
 def code_of(error: SequencerError) -> int:
