@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer import FileStore, Head, Outcome, OutcomeStatus, SequencerError, commands
+from sequencer import Capacity, FileStore, Head, Outcome, OutcomeStatus, SequencerError, commands
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.run_commands import RunCommands
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.transition import OpenTransition
-from sequencer.model.kind import Capacity
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk
 from tests.contract import store_cases as cases
 from tests.flows import workflow

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sequencer import Claim, InvocationLimits, Mode, Owner, Run
-from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
+from sequencer import Claim, InvocationLimits, Mode, Owner, Run, events
 from sequencer.errors import StaleClaim
 from tests.concurrency import children
 from tests.contract import store_cases as cases
@@ -34,13 +33,13 @@ class Noting:
 
     folder: Path
 
-    def __call__(self, event: RunEvent) -> None:
-        if isinstance(event, AttemptStarted):
+    def __call__(self, event: events.RunEvent) -> None:
+        if isinstance(event, events.AttemptStarted):
             attempt = event.attempt
             children.append(
                 self.folder / "begun", f"{attempt.token} {os.getpid()} {time.monotonic()}"
             )
-        elif isinstance(event, Waiting):
+        elif isinstance(event, events.Waiting):
             children.append(self.folder / "waiting", f"{os.getpid()} {time.monotonic()}")
 
 

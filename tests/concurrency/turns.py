@@ -17,8 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from sequencer import FileStore, InvocationLimits, Mode
-from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
+from sequencer import FileStore, InvocationLimits, Mode, events
 from sequencer.errors import ClaimHeld
 from tests.concurrency import children
 from tests.contract import store_cases as cases
@@ -81,13 +80,13 @@ class Noting:
     folder: Path
     name: str
 
-    def __call__(self, event: RunEvent) -> None:
-        if isinstance(event, AttemptStarted):
+    def __call__(self, event: events.RunEvent) -> None:
+        if isinstance(event, events.AttemptStarted):
             attempt = event.attempt
             children.append(
                 self.folder / "turns", f"{attempt.step_index} {attempt.token} {self.name}"
             )
-        elif isinstance(event, Waiting):
+        elif isinstance(event, events.Waiting):
             children.append(self.folder / "waiting", self.name)
 
 

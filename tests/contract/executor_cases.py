@@ -22,13 +22,13 @@ from sequencer import (
     CommandExecutor,
     CommandOptions,
     Executor,
+    Identity,
     Piece,
     ProcessCore,
     Step,
     StepRequest,
     Usage,
 )
-from sequencer.executors.protocol import Identity
 from sequencer.testing import AGENT, ScratchProject
 
 IDENTITY = Identity(run_id="0b5c", step="main", step_index=12, token=17, attempt=1)
