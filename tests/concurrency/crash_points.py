@@ -18,9 +18,8 @@ from typing import Any
 
 from sequencer import FileStore, Head, SequencerError
 from sequencer.errors import CorruptState, StorageFailed
-from sequencer.store import journal as journal_file
 from tests.contract import store_cases as cases
-from tests.power.recorder import Plain
+from tests.power.recorder import Plain, replaced
 
 CALLS = (
     *("open", "write", "fsync", "fdatasync", "posix_fallocate"),
@@ -48,16 +47,15 @@ class Injector:
     is_armed: bool = False
     has_fired: bool = False
     real: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    replacements: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Never closed: the process ends with them."""
 
     def install(self) -> None:
         if self.fault == "mixed":
             # Halved, so that every second call meets each of them too.
             self.fault = MIXED[self.at // 2 % len(MIXED)]
-        for name in CALLS:
-            self.real[name] = getattr(os, name)
-            setattr(os, name, self._wrap(name))
-        # Bound when the module was imported, because not every system has it.
-        journal_file._fdatasync = os.fdatasync
+        self.real.update((name, getattr(os, name)) for name in CALLS)
+        self.replacements.enter_context(replaced({name: self._wrap(name) for name in CALLS}))
         self.real["flock"] = fcntl.flock
         fcntl.flock = self._wrap("flock")
         name = "fdopen"
@@ -285,12 +283,8 @@ def nothing_waits_for_the_disk() -> Iterator[None]:
     A kill leaves the page cache as it is, so what is found afterwards is the same; what a
     power cut leaves is another campaign's business.
     """
-    before = os.fsync, os.fdatasync, journal_file._fdatasync
-    os.fsync = os.fdatasync = journal_file._fdatasync = do_not_wait
-    try:
+    with replaced({"fsync": do_not_wait, "fdatasync": do_not_wait}):
         yield
-    finally:
-        os.fsync, os.fdatasync, journal_file._fdatasync = before
 
 
 def do_not_wait(fd: Any) -> None:
