@@ -69,12 +69,13 @@ class Answer:
 class Client:
     """Asks an application, with exactly the headers that a test names."""
 
-    def __init__(self, projects: list[Path]) -> None:
+    def __init__(self, projects: list[Path], names: tuple[str, ...] = ()) -> None:
+        self.projects = projects
         self.site = Site(projects)
         self.keys = Keys(LINK)
         app = make_app(self.site, self.keys.form)
         self.routes = app.routes
-        self.guard = PageGuard(app, self.keys, list_origins("127.0.0.1", PORT, ()), PORT)
+        self.guard = PageGuard(app, self.keys, list_origins("127.0.0.1", PORT, names), PORT)
 
     def headers(self, **changed: str | None) -> list[tuple[str, str]]:
         """Return the headers of a browser on our pages; None leaves one out."""

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import json
 import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 from starlette.routing import Mount, Route
 
-from sequencer.cli.program import run
-from sequencer.errors import UsageRefused
-from sequencer.plugins.web import guard
-from sequencer.plugins.web.cli_web import _link_file as way_to
-from sequencer.plugins.web.cli_web import _listeners as listening
-from sequencer.plugins.web.cli_web import read_key
-from sequencer.plugins.web.server import environment
 from tests import forked
 from tests.web.conftest import HOST, LINK, PORT, Answer, Client, scope_of
+from tests.web.deliveries import wait_for
 
 RUN = "/p/shop/login-timeout"
 ASK = f"{RUN}/do/answer"
+MAX_BODY_BYTES = 64 * 1024
+"""The limit of the server; `tests/unit/web/test_page_guard.py` checks the number."""
 
 
 def routes(client: Client) -> list[tuple[str, str]]:
@@ -45,7 +43,10 @@ def routes(client: Client) -> list[tuple[str, str]]:
 
 
 def heads(client: Client) -> list[int]:
-    return [row.run.head.revision for row in client.site.rows() if row.run.head]
+    """Return the revision of each run's head."""
+    found = [path for folder in client.projects for path in folder.rglob("sync/**/state.json")]
+    assert found
+    return [json.loads(path.read_text())["revision"] for path in sorted(found)]
 
 
 NAMES = [
@@ -149,23 +150,6 @@ def test_cookies_of_other_servers_on_this_host_do_not_block_access(
     assert looking.get("/", cookie=f"{own}; {other}").status == 200
     assert looking.get("/", cookie=other).status == 401
     assert looking.get("/", cookie=f"x{own}").status == 401
-
-
-def test_only_a_login_by_the_link_is_reported(looking: Client) -> None:
-    calls: list[int] = []
-    app, origins = looking.guard._app, guard.list_origins("127.0.0.1", PORT, ())
-    told = guard.PageGuard(app, looking.keys, origins, PORT, opened=lambda: calls.append(1))
-    kept = looking.guard
-    looking.guard = told
-    try:
-        looking.get("/login?token=wrong", cookie=None)
-        assert not calls
-        answer = looking.get(f"/login?token={LINK}".replace(" ", "%20"), cookie=None)
-        assert (answer.status, len(calls)) == (200, 1)
-        # The address of that page has the token, and the next one is not told of it.
-        assert '<meta name="referrer" content="no-referrer">' in answer.text
-    finally:
-        looking.guard = kept
 
 
 HUGE = "9" * 5000
@@ -357,23 +341,8 @@ def test_a_change_never_leads_to_a_foreign_page(client: Client, back: str) -> No
 
 
 def test_a_form_that_is_too_large_is_refused(client: Client) -> None:
-    text = "x" * (guard.MAX_BODY_BYTES + 1)
+    text = "x" * (MAX_BODY_BYTES + 1)
     assert client.post(f"{RUN}/do/stop", {"text": text}).status == 413
-
-
-def test_a_form_that_never_ends_times_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "BODY_S", 0.05)
-    sent: list[Any] = []
-
-    async def never() -> Any:
-        await asyncio.sleep(60)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    headers = client.headers(origin=f"http://{HOST}")
-    asyncio.run(client.guard(scope_of(f"{RUN}/do/stop", "POST", headers), never, send))
-    assert sent[0]["status"] == 408
 
 
 def test_a_web_socket_is_closed(looking: Client) -> None:
@@ -421,16 +390,6 @@ def test_an_untrusted_project_is_shown_but_cannot_be_changed(untrusted: Client) 
     assert heads(untrusted) == before
 
 
-def test_binding_beyond_this_machine_requires_a_token() -> None:
-    for address in ("0.0.0.0", "192.0.2.7", "::"):  # noqa: S104 - that is what is refused
-        with pytest.raises(UsageRefused, match="there is no token"):
-            guard.ensure_token(address, None)
-        assert guard.ensure_token(address, LINK) == LINK
-    with pytest.raises(UsageRefused, match="characters"):
-        guard.ensure_token("127.0.0.1", "short")
-    assert len(guard.ensure_token("127.0.0.1", None)) >= 32
-
-
 def web(*options: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sequencer", "web", *options, "--no-browser"]
     return forked.run(
@@ -451,25 +410,43 @@ def test_the_command_refuses_open_addresses_and_agents(made: Path) -> None:
     assert "for a person to decide" in inside.stderr
 
 
-def test_the_key_appears_in_no_command_line(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened: list[str] = []
+def test_the_key_appears_in_no_command_line(made: Path, tmp_path: Path) -> None:
+    """A browser gets a file that leads to the link, until somebody has logged in by it."""
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\necho "$@" > "{opened}.new"\nmv "{opened}.new" "{opened}"\n')
+    browser.chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "BROWSER": str(browser)}
+    command = [sys.executable, "-m", "sequencer", "web", "--port", "0"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with forked.Forked(command, cwd=made / "shop", env=environment, **pipes) as process:
+        try:
+            assert process.stdout is not None
+            link = process.stdout.readline().strip()
+            wait_for(opened.exists, lambda: "a browser was started")
+            key, words = link.partition("token=")[2], opened.read_text()
+            assert key
+            assert key not in words
+            path = Path(words.strip().removeprefix("file://"))
+            assert path.stat().st_mode & 0o077 == 0
+            assert link in path.read_text()
+            port = int(urlsplit(link).port or 0)
+            assert log_in(port, "wrong")[0] == 403
+            assert path.exists()
+            status, page = log_in(port, key)
+            assert (status, path.exists()) == (200, False)
+            # The address of that page has the key, and the next one is not told of it.
+            assert '<meta name="referrer" content="no-referrer">' in page
+        finally:
+            process.kill()
 
-    def browse(address: str) -> None:
-        path = Path(address.removeprefix("file://"))
-        assert path.stat().st_mode & 0o077 == 0
-        opened.extend([address, path.read_text()])
 
-    monkeypatch.chdir(made / "shop")
-    monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
-    monkeypatch.setattr("webbrowser.open", browse)
-    monkeypatch.setattr("sequencer.plugins.web.server.serve", lambda *_: None)
-    assert run(["web", "--port", "0"]) == 0
-    link = capsys.readouterr().out.strip()
-    assert link.partition("token=")[2] not in opened[0]
-    assert link in opened[1]
-    assert not Path(opened[0].removeprefix("file://")).exists()
+def log_in(port: int, key: str) -> tuple[int, str]:
+    """Open the link with *key*; return the status and the page."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("GET", f"/login?token={key}")
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
 
 
 def test_a_key_that_others_can_read_is_refused(made: Path, tmp_path: Path) -> None:
@@ -482,27 +459,23 @@ def test_a_key_that_others_can_read_is_refused(made: Path, tmp_path: Path) -> No
         assert "others can read or change" in refused.stderr
 
 
-def test_a_key_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_bytes(b"\xff" * 40)
+ODD_KEYS = {
+    "no text": (b"\xff" * 40, "is not UTF-8: byte 0xff at offset 0"),
+    "two lines": (f"two\nlines{LINK}".encode(), "has a line end or another character"),
+    "a tab": (f"a\ttab{LINK}".encode(), "has a line end or another character"),
+    "a zero": (f"nul\0{LINK}".encode(), "has a line end or another character"),
+    "short": (b"short", "characters"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_KEYS)
+def test_a_key_that_no_form_can_have_is_refused(made: Path, tmp_path: Path, odd: str) -> None:
+    key, (text, why) = tmp_path / "key", ODD_KEYS[odd]
+    key.write_bytes(text)
     key.chmod(0o600)
-    with pytest.raises(UsageRefused, match="is not UTF-8: byte 0xff at offset 0"):
-        read_key(key)
-
-
-@pytest.mark.parametrize("odd", ["two\nlines", "a\ttab", "nul\0"])
-def test_a_key_that_no_form_can_have_is_refused(odd: str) -> None:
-    with pytest.raises(UsageRefused, match="has a line end or another character"):
-        guard.ensure_token("127.0.0.1", f"{odd}{LINK}")
-
-
-@pytest.mark.parametrize("odd", ["two words", "naïve", "a&b=c#d+e%20f"])
-def test_a_browser_sends_the_whole_key_of_a_link(odd: str) -> None:
-    key = guard.ensure_token("127.0.0.1", f"{odd}{LINK}")
-    link = guard.make_link("http://127.0.0.1:1", key)
-    assert (link.isascii(), " " in link) == (True, False)
-    parts = urlsplit(link)
-    assert (parse_qs(parts.query)["token"], parts.fragment) == ([key], "")
+    refused = web("--token-file", str(key), folder=made / "shop")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert why in refused.stderr
 
 
 def test_no_other_server_gets_the_key_at_our_second_address(made: Path) -> None:
@@ -514,42 +487,16 @@ def test_no_other_server_gets_the_key_at_our_second_address(made: Path) -> None:
     assert f"can't listen at ::1, port {port}" in refused.stderr
 
 
-def test_the_server_listens_at_both_loopback_addresses() -> None:
-    for bind in ("127.0.0.1", "localhost", "::1"):
-        with contextlib.ExitStack() as stack:
-            found = [stack.enter_context(one) for one in listening(bind, 0)]
-            assert {one.getsockname()[0] for one in found} == {"127.0.0.1", "::1"}
-            assert len({one.getsockname()[1] for one in found}) == 1
-
-
 def test_a_local_file_may_lead_to_the_link(looking: Client) -> None:
     opened = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
     path = f"/login?token={LINK}".replace(" ", "%20")
     assert looking.get(path, cookie=None, sec_fetch_site="cross-site", **opened).status == 200
 
 
-@pytest.mark.parametrize(
-    ("bind", "names", "first"),
-    [
-        ("127.0.0.1", (), "http://sequencer.localhost:8420"),
-        ("::1", (), "http://sequencer.localhost:8420"),
-        ("0.0.0.0", ("runs.example.org",), "http://runs.example.org:8420"),  # noqa: S104 - a name
-        ("0.0.0.0", ("runs.example.org:99",), "http://runs.example.org:99"),  # noqa: S104
-        ("127.0.0.1", ("https://Runs.example.org/",), "https://runs.example.org"),
-        ("fe80::7", (), "http://[fe80::7]:8420"),
-    ],
-)
-def test_the_link_has_the_best_name(bind: str, names: tuple[str, ...], first: str) -> None:
-    origins = guard.list_origins(bind, 8420, names)
-    assert origins[0] == first
-    assert ("http://localhost:8420" in origins) == (bind in guard.LOOPBACK)
-
-
 def test_behind_a_tls_proxy_the_cookie_is_secure_and_forms_are_accepted(
     client: Client,
 ) -> None:
-    origins = guard.list_origins("127.0.0.1", PORT, ("https://runs.example.org",))
-    client.guard = guard.PageGuard(client.guard._app, client.keys, origins, PORT)
+    client = Client(client.projects, names=("https://runs.example.org",))
     path = f"/login?token={LINK}".replace(" ", "%20")
     there = client.get(path, cookie=None, host="runs.example.org")
     assert there.header("set-cookie").endswith("; Secure")
@@ -558,20 +505,3 @@ def test_behind_a_tls_proxy_the_cookie_is_secure_and_forms_are_accepted(
     assert client.post(url, host=host, origin=f"http://{host}").status == 403
     assert client.post(url, origin=f"https://{HOST}").status == 403
     assert client.post(url, host=host, origin=f"https://{host}").status == 303
-
-
-def test_templates_escape_text_automatically() -> None:
-    made = environment().from_string('<p title="{{ text }}">{{ text }}</p>{{ "<b>"|safe }}')
-    shown = made.render(text='\x1b[2J\u202e"><img src=x onerror=alert(1)>\x07')
-    assert not re.search("[\x1b\x07\u202e]", shown)
-    assert "<img" not in shown
-    assert shown.endswith("<b>")
-
-
-def test_the_file_that_leads_to_the_link_is_deleted_after_a_login() -> None:
-    way = way_to("http://sequencer.localhost:1/login?token=x")
-    path = Path(way.name)
-    assert path.stat().st_mode & 0o077 == 0
-    with way:
-        way.close()
-        assert not path.exists()

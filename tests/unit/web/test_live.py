@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sequencer import commands, open_project
 from sequencer.plugins.web.live import Channels, MadePage, Wakes, follow_log
 from sequencer.plugins.web.server import Answers
-from tests.web.conftest import Client
+from sequencer.plugins.web.site import Site
+from tests.web.sample import make_project, work
 
 RUN = "/p/shop/login-timeout"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of two projects: a run of one waits for a person, the other is paused."""
+    folder = tmp_path_factory.mktemp("live")
+    shop, docs = make_project(folder / "shop"), make_project(folder / "docs")
+    work(shop, "login-timeout", "code-review", 20)
+    work(docs, None, "loop", 1)
+    open_project(docs, trust=True).run(None).do(commands.Pause())
+    return folder
+
+
+@pytest.fixture
+def site(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return the pages' data of a copy of these projects, which is trusted."""
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
+    return Site([shutil.copytree(made / name, tmp_path / name) for name in ("shop", "docs")])
 
 
 class Counted:
     """Renders pages, and counts how often."""
 
-    def __init__(self, client: Client) -> None:
-        self.renderer = Answers(client.site, client.keys.form)
+    def __init__(self, site: Site) -> None:
+        self.renderer = Answers(site, "a token of the forms")
         self.count = 0
 
     def __call__(self, address: str) -> MadePage:
@@ -43,9 +66,9 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_a_change_sends_only_changed_parts_rendered_once_for_all_readers(
-    client: Client, tmp_path: Path
+    site: Site, tmp_path: Path
 ) -> None:
-    made = Counted(client)
+    made = Counted(site)
 
     async def work() -> None:
         channels = Channels(made)
@@ -106,8 +129,8 @@ def test_hundreds_of_folders_use_one_inotify_instance(tmp_path: Path) -> None:
     run(work)
 
 
-def test_a_failing_page_ends_its_stream_and_is_rendered_again(client: Client) -> None:
-    made, faults = Counted(client), [ZeroDivisionError("a fault of ours")]
+def test_a_failing_page_ends_its_stream_and_is_rendered_again(site: Site) -> None:
+    made, faults = Counted(site), [ZeroDivisionError("a fault of ours")]
 
     def render(address: str) -> MadePage:
         if faults:
@@ -125,8 +148,8 @@ def test_a_failing_page_ends_its_stream_and_is_rendered_again(client: Client) ->
     run(work)
 
 
-def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_path: Path) -> None:
-    made, control = Counted(client), open_project(tmp_path / "docs", trust=True).run(None).commands
+def test_a_change_between_reading_and_watching_is_not_lost(site: Site, tmp_path: Path) -> None:
+    made, control = Counted(site), open_project(tmp_path / "docs", trust=True).run(None).commands
 
     def render(address: str) -> MadePage:
         found = made(address)
@@ -144,8 +167,8 @@ def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_p
     run(work)
 
 
-def test_a_reader_with_the_current_page_gets_only_changes(client: Client, tmp_path: Path) -> None:
-    made = Counted(client)
+def test_a_reader_with_the_current_page_gets_only_changes(site: Site, tmp_path: Path) -> None:
+    made = Counted(site)
     seen = made("/runs").id
 
     async def work() -> None:
@@ -165,9 +188,9 @@ def test_a_reader_with_the_current_page_gets_only_changes(client: Client, tmp_pa
     run(work)
 
 
-def test_a_run_that_appears_is_sent(client: Client, tmp_path: Path) -> None:
+def test_a_run_that_appears_is_sent(site: Site, tmp_path: Path) -> None:
     async def work() -> None:
-        channels = Channels(Counted(client))
+        channels = Channels(Counted(site))
         stream = channels.follow("/runs", "")
         await next_event(stream)
         project = open_project(tmp_path / "docs", trust=True)
