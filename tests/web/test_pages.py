@@ -6,20 +6,14 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from sequencer import Head, Run, commands, open_project
-from sequencer.cli.program import run
-from sequencer.plugins.web.pages import list_need_cards, took
-from sequencer.plugins.web.records import RunStory
-from sequencer.project.dependencies import extra_hint
+from sequencer import commands, open_project
 from tests.acceptance.cli_process import cli
 from tests.loopback import free_ports
 from tests.unit.cli.calling import call, project
@@ -41,14 +35,23 @@ def test_needs_you_lists_questions_and_failures_oldest_first(looking: Client) ->
     assert "sequencer --run nightly retry" in page
 
 
-def test_a_message_to_a_failed_run_does_not_make_its_card_newer(client: Client) -> None:
+def test_a_message_to_a_failed_run_does_not_make_its_card_newer(
+    client: Client, tmp_path: Path
+) -> None:
     def read_card() -> str:
-        row = next(row for row in client.site.rows() if row.run.name == "nightly")
-        return next(card.since for card in list_need_cards(row) if card.kind == "failed")
+        """Return since when the pages say that the run has failed."""
+        cards = re.findall(r'<article class="card need failed">.*?</article>', page(), re.DOTALL)
+        (card,) = (card for card in cards if "nightly" in card)
+        (since,) = re.findall(r'<time datetime="([^"]+)"', card)
+        return str(since)
+
+    def page() -> str:
+        return client.get("/").text
 
     before = read_card()
-    row = next(row for row in client.site.rows() if row.run.name == "nightly")
-    row.project.open_for_change().run("nightly").do(commands.Tell("the server is up again"))
+    told = open_project(tmp_path / "docs", trust=True).run("nightly")
+    told.do(commands.Tell("the server is up again"))
+    assert [fact["event"] for fact in told.history()][-1] == "told"
     assert read_card() == before
 
 
@@ -153,15 +156,33 @@ def test_a_flow_shows_titles_everywhere_and_ids_beside_them(looking: Client) -> 
     assert "decide (Is the report right?)" in words(looking.get("/runs").text)
 
 
-def test_a_question_that_is_its_title_is_shown_once(client: Client) -> None:
-    (one,) = [row for row in client.site.rows() if row.run.name == "login-timeout"]
-    assert one.ask is not None
-    (question,) = one.ask.questions
-    same = replace(question, text="Is the  report\nright?")
-    row = replace(one)
-    row.ask = replace(one.ask, questions=(same,))
-    (need,) = list_need_cards(row)
-    assert (need.title, need.text) == ("Is the report right?", "")
+ASKS = """---
+id: asks
+---
+
+```mermaid
+flowchart TD
+    decide{{Is the report right?}} -->|yes| done((Done))
+    decide -->|no| dropped((Dropped))
+```
+
+### decide
+---
+options: [{label: yes}, {label: no}]
+---
+Is the  report
+right?
+"""
+
+
+def test_a_question_that_is_its_title_is_shown_once(tmp_path: Path) -> None:
+    folder = project(
+        tmp_path / "p", "agent: hand\nagents: {hand: {kind: command, argv: ['true']}}\n"
+    )
+    (folder / "asks.md").write_text(ASKS)
+    assert call(folder, "run", "asks.md").code == 4
+    page = words(Client([folder]).get("/").text)
+    assert page.count("Is the report right?") == 1
 
 
 def test_a_cycle_is_a_ring_with_its_review(looking: Client) -> None:
@@ -291,31 +312,6 @@ def test_a_delayed_sink_and_a_run_that_gave_up_need_you(
     assert "desk has not accepted" in needed
     assert re.search(r"desk: \d+ posts wait", health)
     assert "1 failures in a row" in health
-
-
-def test_other_pages_do_not_wait_while_all_journals_are_read(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_reading, may_read, follow = threading.Event(), threading.Event(), RunStory.read_facts
-
-    def slow(story: RunStory, run: Run, head: Head, *, is_whole: bool = True) -> None:
-        if threading.current_thread() is reader:
-            is_reading.set()
-            assert may_read.wait(30)
-        follow(story, run, head, is_whole=is_whole)
-
-    monkeypatch.setattr(RunStory, "read_facts", slow)
-    reader = threading.Thread(target=client.site.read_ahead)
-    reader.start()
-    try:
-        assert is_reading.wait(30)
-        assert client.get(RUN).status == 200
-    finally:
-        may_read.set()
-        reader.join(30)
-    for row in client.site.rows():
-        assert not row.project.has_unread_story(row)
-    assert "Total" in words(client.get("/costs").text)
 
 
 def tick(folder: Path, *words: str) -> None:
@@ -451,7 +447,7 @@ def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path:
 
 def test_a_claim_with_a_dead_holder_waits_for_a_person(client: Client, tmp_path: Path) -> None:
     script = (
-        "import os, sys; from sequencer.project.project import open_run\n"
+        "import os, sys; from sequencer import open_run\n"
         "with open_run(sys.argv[1], trust=True).turn(): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "shop")], check=True)
@@ -499,71 +495,34 @@ def test_a_step_that_runs_is_seen_as_running(client: Client, tmp_path: Path) -> 
     assert "● running" in words(page)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0, ""), (0.31, "0.3 s"), (340, "5 min 40 s"), (7260, "2 h 1 min")]
-)
-def test_durations_are_shown_with_their_units(seconds: float, said: str) -> None:
-    assert took(seconds) == said
-
-
-def test_a_report_is_one_file_without_links_scripts_and_buttons(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(made / "shop")
+def test_a_report_is_one_file_without_links_scripts_and_buttons(made: Path, tmp_path: Path) -> None:
     target = tmp_path / "review.html"
-    assert run(["--run", "login-timeout", "report", "--html", str(target)]) == 0
+    report = ("report", "--html")
+    assert call(made / "shop", "--run", "login-timeout", *report, str(target)).code == 0
     text = target.read_text()
     assert '<g class="node waiting">' in text
     assert "critical path" in text
     assert "$0.13" in text
     for forbidden in ("<script", "href=", "src=", "<form", "http://", "https://", "<link"):
         assert forbidden not in text
-    assert run(["report", "--html", str(target)]) == 0
+    assert call(made / "shop", *report, str(target)).code == 0
     other = tmp_path / "notes.html"
     other.write_text("<p>mine</p>")
-    assert run(["report", "--html", str(other)]) == 2
+    assert call(made / "shop", *report, str(other)).code == 2
     assert other.read_text() == "<p>mine</p>"
 
 
+@pytest.mark.parametrize("package", ["jinja2", "starlette", "uvicorn"])
 @pytest.mark.parametrize("arguments", [["web", "--no-browser"], ["report", "--html", "x.html"]])
 def test_the_missing_extra_is_named(
-    made: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
+    made: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], package: str
 ) -> None:
-    monkeypatch.chdir(made / "shop")
     monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
-    monkeypatch.setattr("sequencer.plugins.web.cli_web.NEEDED", ("no_such_package",))
-    assert run(arguments) == 2
-    assert extra_hint("web") in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_only_the_end_of_a_long_history_is_read_until_more_is_needed(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sequencer.plugins.web.records.LONG", 50)
-    monkeypatch.setattr("sequencer.plugins.web.records.ENOUGH", 20)
-    work(tmp_path / "shop", None, "loop", 60)
-    page = client.get("/p/shop/-").text
-    assert "69 started, newest first" in words(page)
-    row = client.site.project("shop").row("-")
-    story = client.site.project("shop").story(row, is_whole=False)
-    assert not story.is_whole
-    assert 15 < len(story.steps) < 30
-    for step in story.steps.values():
-        assert [one.state for one in step.tries] == ["done"]
-        assert step.last.began
-    assert "main is done" in client.get("/p/shop/-/step/67").text
-    assert not story.is_whole
-    assert "supervisor is done" in client.get("/p/shop/-/step/0").text
-    assert story.is_whole
-    assert [*story.steps] == [str(index) for index in range(69)]
-    known = [fact["revision"] for fact in story.facts]
-    assert known == [fact["revision"] for fact in row.run.history()]
-    work(tmp_path / "shop", None, "loop", 2)
-    assert "71 started" in words(client.get("/p/shop/-").text)
+    monkeypatch.setitem(sys.modules, package, None)  # Python then says that there is none
+    refused = call(made / "shop", *arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert "the pages need the extra 'web'" in refused.err
+    assert re.search(r"pip install .*\[web\]", refused.err)
 
 
 ASKS_IN_TIME = """\

@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from sequencer import commands, open_project
 from sequencer.plugins.web.live import Channels, MadePage, Wakes, follow_log
 from sequencer.plugins.web.server import Answers
 from sequencer.plugins.web.site import Site
-from tests.web.sample import make_project, work
 
 RUN = "/p/shop/login-timeout"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of two projects: a run of one waits for a person, the other is paused."""
-    folder = tmp_path_factory.mktemp("live")
-    shop, docs = make_project(folder / "shop"), make_project(folder / "docs")
-    work(shop, "login-timeout", "code-review", 20)
-    work(docs, None, "loop", 1)
-    open_project(docs, trust=True).run(None).do(commands.Pause())
-    return folder
-
-
-@pytest.fixture
-def site(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Return the pages' data of a copy of these projects, which is trusted."""
-    monkeypatch.setenv("SEQUENCER_TRUST", "all")
-    monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
-    return Site([shutil.copytree(made / name, tmp_path / name) for name in ("shop", "docs")])
 
 
 class Counted:
