@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from tests.project.documents import ROOT
+from tests.unit.cli.calling import call
 
 
 @functools.cache
 def schema() -> dict[str, Any]:
     """Return the whole schema."""
-    command = [sys.executable, "-m", "sequencer", "check", "--schema"]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = call(ROOT, "check", "--schema").json
     return found
 
 
