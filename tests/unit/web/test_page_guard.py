@@ -9,11 +9,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from starlette.routing import Mount, Route
 
 from sequencer.errors import UsageRefused
 from sequencer.plugins.web import guard
 from sequencer.plugins.web.cli_web import _listeners as listening
-from sequencer.plugins.web.server import environment
+from sequencer.plugins.web.server import environment, make_app
+from sequencer.plugins.web.site import Site
+from tests.web.test_guard import ROUTES
 
 LINK = "a token of the link that is long enough"
 PORT = 8420
@@ -100,3 +103,39 @@ def test_templates_escape_text_automatically() -> None:
     assert not re.search("[\x1b\x07\u202e]", shown)
     assert "<img" not in shown
     assert shown.endswith("<b>")
+
+
+def test_the_routes_are_those_that_test_guard_tries(site: Site) -> None:
+    found = {}
+    for route in make_app(site, "a token of the forms").routes:
+        assert isinstance(route, Mount | Route)
+        methods = () if isinstance(route, Mount) else route.methods or ()
+        found[route.path] = "POST" if "POST" in methods else "GET"
+    assert found == ROUTES
+
+
+@pytest.mark.parametrize("hosts", [(), (HOST, "evil.example")])
+def test_requests_with_no_name_or_two_names_are_refused(hosts: tuple[str, ...]) -> None:
+    sent = asyncio.run(answer_to("http", [("host", host) for host in hosts]))
+    assert sent[0]["status"] == 421
+
+
+def test_a_web_socket_is_closed() -> None:
+    sent = asyncio.run(answer_to("websocket", []))
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def answer_to(kind: str, headers: list[tuple[str, str]]) -> list[Any]:
+    """Return what the guard sends for a request whose browser has the cookie."""
+    sent: list[Any] = []
+    keys = guard.Keys(LINK)
+    made = guard.PageGuard(never, keys, guard.list_origins("127.0.0.1", PORT, ()), PORT)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    named = [*headers, ("cookie", f"{made.cookie}={keys.session}")]
+    pairs = [(name.encode(), value.encode()) for name, value in named]
+    scope: dict[str, Any] = {"type": kind, "method": "GET", "path": "/live", "query_string": b""}
+    await asyncio.wait_for(made({**scope, "headers": pairs}, never, send), 20)
+    return sent

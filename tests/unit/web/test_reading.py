@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sequencer import Head, Run
+from sequencer import Head, Run, commands, open_project
 from sequencer.plugins.web import records
 from sequencer.plugins.web.pages import took
 from sequencer.plugins.web.records import RunStory
@@ -79,3 +81,39 @@ def test_only_the_end_of_a_long_history_is_read_until_more_is_needed(
 )
 def test_durations_are_shown_with_their_units(seconds: float, said: str) -> None:
     assert took(seconds) == said
+
+
+def test_rendering_a_page_again_reads_no_whole_journal(site: Site) -> None:
+    answers = Answers(site, FORM)
+    answers.render_page("/costs")
+    answers.render_page("/")
+    opened: list[str] = []
+    is_counting = True
+
+    def hear(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and is_counting and "journal" in str(args[0]):
+            opened.append(str(args[0]))
+
+    sys.addaudithook(hear)  # there is no way to take it back
+    # A run's newest record has its refused tools, and a step's has its whole answer.
+    most = {"/": 0, "/runs": 0, RUN: 1, f"{RUN}/step/tests": 1, "/costs": 0}
+    for address, count in most.items():
+        opened.clear()
+        answers.render_page(address)
+        assert len(opened) <= count, (address, opened)
+    row = next(row for row in site.rows() if row.run.name == "login-timeout")
+    row.project.open_for_change().run(row.run.name).do(commands.Stop("enough"))
+    opened.clear()
+    answers.render_page(RUN)
+    is_counting = False
+    assert 1 <= len(opened) <= 4, opened
+
+
+def test_a_run_that_was_reset_has_only_what_came_after(site: Site, tmp_path: Path) -> None:
+    answers = Answers(site, FORM)
+    assert "supervisor" in answers.render_page("/p/shop/-/step/0")
+    open_project(tmp_path / "shop", trust=True).run(None).do(commands.Reset())
+    assert "0 started" in words(answers.render_page("/p/shop/-"))
+    row = site.project("shop").row("-")
+    known = [fact["revision"] for fact in row.project.story(row).facts]
+    assert known == [fact["revision"] for fact in row.run.history()]
