@@ -17,11 +17,13 @@ import json
 import os
 import pstats
 import re
+import runpy
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +34,8 @@ ROOT = Path(__file__).parents[1]
 RATCHET = ROOT / "tests" / "figures.json"
 STEPS = 1000
 ROUNDS = 7
+SETTLED_S = 2.5
+"""After that long, a step trusts the times of a prompt."""
 _KINDS = re.compile(
     r"\b(graph|flow) is (not )?None|(?<!\")\bis_team\b|\bis_graph\b|\bis_flow\b|\bis_line\b"
     r"|\bisinstance\([^)]*\b(SequenceKind|GraphKind)\b"
@@ -145,8 +149,6 @@ def project(folder: Path) -> Path:
 
 def entered(command: list[str], folder: Path) -> dict[str, int]:
     """Run *command* here, and count our modules that did something and reads of the chart."""
-    from sequencer.cli import main  # noqa: PLC0415 - of the working copy that is counted
-
     seen: set[str] = set()
     reads = 0
 
@@ -167,7 +169,7 @@ def entered(command: list[str], folder: Path) -> dict[str, int]:
     os.chdir(folder)
     sys.setprofile(profile)
     try:
-        main()
+        runpy.run_module("sequencer", run_name="__main__", alter_sys=True)
     except SystemExit:
         pass
     finally:
@@ -192,18 +194,16 @@ def in_child(root: Path, what: str, *arguments: str) -> Any:
 def steps(folder: Path) -> dict[str, float]:
     """Count the calls of one step of a run whose agent does nothing."""
     from bench.project import Marks, make_project, no_op_run  # noqa: PLC0415
-    from sequencer.model.limits import InvocationLimits  # noqa: PLC0415
+    from sequencer import InvocationLimits  # noqa: PLC0415 - of the working copy that is counted
 
-    with contextlib.suppress(ImportError):  # an earlier working copy has none
-        from sequencer.workflows import prompts  # noqa: PLC0415
-
-        # The prompts of a project are older than a moment, those of this one are not.
-        prompts.SETTLED_NS = -1_000_000_000
+    made = make_project(folder)
+    # Each step reads a prompt again that was changed a moment ago; those of a project are older.
+    time.sleep(SETTLED_S)
     # What is asked again after a second is no call of a step: a busy machine would have more.
     for name in ("sequencer.engine.logs", "sequencer.logs"):  # where earlier working copies ask
         with contextlib.suppress(ModuleNotFoundError):
             vars(importlib.import_module(name))["GIT_KNOWN_S"] = float("inf")
-    run = no_op_run(make_project(folder), Marks())
+    run = no_op_run(made, Marks())
     run.work(limits=InvocationLimits(max_steps=20))
     profile = cProfile.Profile()
     profile.enable()

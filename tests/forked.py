@@ -22,6 +22,7 @@ import io
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -300,7 +301,7 @@ def _warm_up() -> None:
         Path("orchestration.yaml").write_text("agent: {default: rehearsal}\n")
         for sys.argv in (["sequencer", "plan", "--list"], ["sequencer", "check"]):
             with contextlib.suppress(SystemExit):
-                importlib.import_module("sequencer.cli").main()
+                runpy.run_module("sequencer", run_name="__main__", alter_sys=True)
     # The patterns of secrets take longer to compile than the rest of a command that runs a step.
     redaction = importlib.import_module("sequencer.executors.redaction").Redaction()
     redaction.hide(b"a" * 1024)
@@ -396,11 +397,9 @@ def _open_streams(*, is_unbuffered: bool) -> None:
 
 def _main() -> int:
     """Run the command and end it as an interpreter ends; return the exit code."""
-    from sequencer.cli import main  # noqa: PLC0415 (only where it is run)
-
     code = 0
     try:
-        main()
+        runpy.run_module("sequencer", run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001 (an interpreter prints it and ends with 1)

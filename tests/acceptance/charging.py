@@ -130,7 +130,8 @@ def _pages(folder: Path, name: str | None, told: Sequence[dict[str, Any]]) -> It
     *told* are the facts that have a cost; a plot needs two that came at different times.
     """
     shown = "default run" if name is None else name
-    page = Client([_slow_copy(folder, name)]).get("/costs?by=run").text
+    with Client([_slow_copy(folder, name)]) as client:
+        page = client.get("/costs?by=run").text
     row = re.search(rf'>{shown}</a>.*?data-h="Cost">(.*?)</td>', page.partition("By run</h2>")[2])
     assert row, page
     yield row[1]

@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sequencer import Cancellation, Run, find_step_ref
-from sequencer.engine.allowance import Allowance
-from sequencer.engine.events import ignore
-from sequencer.engine.sequence_worker import SequenceWorker
 from tests.acceptance.charging import (
     Answers,
     calls_of,
     charged,
     charged_project,
     counted,
-    run_of,
 )
 from tests.acceptance.cli_process import cli
 
@@ -205,29 +200,6 @@ def test_a_step_of_mode_async_has_the_mark(tmp_path: Path) -> None:
     folder = charged_project(tmp_path / "p", {}, workflow={"name": "standard"})
     assert cli(folder, "run", "--mode", "async", "--max-steps", "1").returncode == 0
     assert [call["SEQUENCER_TOKEN"] for call in calls_of(folder)] == ["0"]
-
-
-def claimed(run: Run) -> tuple[SequenceWorker, int]:
-    """Return a worker, and the token of the first step, which is claimed as a server does it."""
-    worker = run.worker(ignore)
-    assert isinstance(worker, SequenceWorker)
-    head = run.commands.begin()
-    running = worker.claim(head, worker.performer.prepare(find_step_ref(worker.workflow, 0)))
-    assert running is not None
-    return worker, running.claim.token
-
-
-def test_an_attempt_that_a_server_hands_out_has_the_mark(tmp_path: Path) -> None:
-    folder = charged_project(tmp_path / "p", {}, workflow={"name": "standard"})
-    run = run_of(folder, None)
-    worker, token = claimed(run)
-    head = run.head
-    assert head is not None
-    ended, error = worker.run_attempt(head, token, Allowance(), Cancellation())
-    worker.close()
-    assert error is None
-    assert ended.outcome.usage.cost_usd == 0.125
-    assert [call["SEQUENCER_TOKEN"] for call in calls_of(folder)] == [str(token)]
 
 
 def test_a_rehearsal_and_a_dry_run_ask_no_model(tmp_path: Path) -> None:

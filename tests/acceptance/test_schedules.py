@@ -6,25 +6,20 @@ import json
 import os
 import re
 import shutil
-import threading
+import subprocess
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from itertools import pairwise
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sequencer import commands, open_project
 from sequencer.errors import TransitionRefused
-from sequencer.plugins.schedules import check as timer_check
-from sequencer.plugins.schedules import schedules
-from sequencer.plugins.schedules.dates import Schedule
-from sequencer.project.cleaning import find_removable
-from sequencer.store.user_state import user_state_path
+from tests import forked
+from tests.boundary.forging import Record, forge
 from tests.unit.cli.calling import Called, call, idle_record, project
 
 CONFIGURATION = """\
@@ -40,17 +35,22 @@ Later = Callable[[float], None]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project with a schedule; nothing else has notes in this user's state."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return project(tmp_path / "p", CONFIGURATION)
 
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Return what moves the clock of schedules that many seconds after now."""
+    """Return what moves the clock of this process that many seconds after now.
+
+    Only what Python reads as `time.time`: the times of changes to a run stay as they are.
+    """
+    read_clock = time.time
 
     def move(seconds: float) -> None:
-        moved = SimpleNamespace(time=lambda: time.time() + seconds)
-        monkeypatch.setattr(schedules, "time", moved)
+        monkeypatch.setattr(time, "time", lambda: read_clock() + seconds)
 
     return move
 
@@ -116,24 +116,29 @@ def test_of_many_simultaneous_ticks_only_one_starts_the_run(folder: Path, later:
     later(DAY_S)
     tick(folder)
     tick(folder)
-    barrier = threading.Barrier(8)
-
-    def one() -> None:
-        opened = open_project(folder)
-        run = opened.run("night")
-        barrier.wait()
-        schedules.start_due(opened, run, print)
-
+    later(0)
+    command = [sys.executable, "-m", "sequencer", "--run", "night", "tick"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     for turn in range(1, 4):
-        later(2 * DAY_S * turn)
-        threads = [threading.Thread(target=one) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert events(folder).count("reset") == turn
+        let_a_date_come(folder)
+        ticks = [forked.Forked(command, cwd=folder, **pipes) for _ in range(8)]
+        said = [one.communicate(timeout=60)[0] for one in ticks]
+        assert events(folder).count("reset") == turn, said
         tick(folder)
         tick(folder)
+        assert events(folder).count("succeeded") == 2 * (turn + 1)
+
+
+def let_a_date_come(folder: Path) -> None:
+    """Let the last start, and all that is in the journal, have been the day before yesterday."""
+    before = time.time() - 2 * DAY_S
+    at = datetime.fromtimestamp(before, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def date(record: Record) -> None:
+        record["at"] = record["head"]["last_update"] = at
+
+    forge(folder / "sync" / "runs" / "night", date)
+    note_of(folder).write_text(json.dumps({"since": before}))
 
 
 def test_a_tick_with_an_outdated_decision_starts_nothing(folder: Path, later: Later) -> None:
@@ -161,116 +166,21 @@ def test_a_clock_that_was_set_back_starts_nothing(folder: Path, later: Later) ->
     assert "reset" not in events(folder)
 
 
-@pytest.fixture
-def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-@pytest.mark.usefixtures("berlin")
-def test_clock_changes() -> None:
-    def at(text: str) -> float:
-        return datetime.fromisoformat(text).timestamp()
-
-    nightly = Schedule(workflow="two", at="30 2 * * *")
-    # 2027-03-28 has no 2:30.
-    assert nightly.find_next_date(at("2027-03-28T00:00+01:00")) == at("2027-03-28T03:30+02:00")
-    assert nightly.find_next_date(at("2027-03-28T03:31+02:00")) == at("2027-03-29T02:30+02:00")
-    # 2027-10-31 has two.
-    first, second = at("2027-10-31T02:30+02:00"), at("2027-10-31T02:30+01:00")
-    assert nightly.find_next_date(at("2027-10-31T00:00+02:00")) == first
-    assert nightly.find_last_date(second + 60) == first
-    assert nightly.find_last_date(at("2027-11-01T02:30+01:00")) == at("2027-11-01T02:30+01:00")
-
-
-CHANGES = (
-    ("Europe/Berlin", "2027-03-27T21:00Z", 60),
-    ("Europe/Berlin", "2027-10-30T21:00Z", -60),
-    ("America/New_York", "2027-03-14T03:00Z", 60),
-    ("America/New_York", "2027-11-07T02:00Z", -60),
-    ("America/St_Johns", "2027-03-14T02:00Z", 60),
-    ("America/St_Johns", "2027-11-07T01:00Z", -60),
-    ("Australia/Lord_Howe", "2027-10-02T12:00Z", 30),
-    ("Australia/Lord_Howe", "2027-04-03T11:00Z", -30),
-    ("Pacific/Chatham", "2027-09-25T10:00Z", 60),
-    ("Pacific/Chatham", "2027-04-03T10:00Z", -60),
-    ("Antarctica/Troll", "2027-03-27T21:00Z", 120),
-    ("Antarctica/Troll", "2027-10-30T21:00Z", -120),
-)
-"""Zones, an hour before the night of a change, and by how many minutes the clock is moved on."""
-WINDOW_S = 9 * 60 * 60
-
-
-@pytest.fixture(params=CHANGES, ids=lambda change: f"{change[0]} {change[2]}")
-def change(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[float, int]]:
-    zone, begin, minutes = request.param
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
-    start = datetime.fromisoformat(begin).timestamp()
-    moved = time.localtime(start + WINDOW_S).tm_gmtoff - time.localtime(start).tm_gmtoff
-    assert moved == 60 * minutes, "this machine knows another change"
-    yield start, minutes
-    monkeypatch.undo()
-    time.tzset()
-
-
-def starts(at: str, begin: float) -> list[float]:
-    """Return the dates at which a tick every ten minutes starts a run, as `_next` decides."""
-    schedule, known, found = Schedule(workflow="two", at=at), begin, []
-    for now in (begin + tick + 1 for tick in range(0, WINDOW_S, 600)):
-        newest = schedule.find_last_date(now)
-        assert newest <= now < schedule.find_next_date(now)
-        assert schedule.find_last_date(schedule.find_next_date(now)) == schedule.find_next_date(now)
-        if known < newest:
-            found.append(newest)
-            known = now
-    assert found == sorted(set(found))
-    return found
-
-
-def shown(dates: list[float]) -> list[str]:
-    return [time.strftime("%H:%M", time.localtime(date)) for date in dates]
-
-
-@pytest.mark.slow(sample=2)
-def test_a_date_at_fixed_hours_starts_a_run_once(change: tuple[float, int]) -> None:
-    begin, _ = change
-    for minute in (0, 20):
-        for hour in (1, 2):
-            assert len(starts(f"{minute} {hour} * * *", begin)) == 1
-    # On Lord Howe 2:10 is at 2:40 when half an hour is skipped, which is after 2:30.
-    assert len(starts("10,30 2 * * *", begin)) == 2
-
-
-@pytest.mark.slow(sample=2)
-def test_hourly_dates_follow_elapsed_time(change: tuple[float, int]) -> None:
-    begin, minutes = change
-    # Each half hour on the wall: the clock moves by whole ones.
-    dates = starts("*/30 * * * *", begin)
-    assert {after - before for before, after in pairwise(dates)} == {1800.0}
-    # What is on the wall twice comes twice, and what is never there does not come.
-    every = Counter(shown(starts("*/10 * * * *", begin)))
-    assert set(every.values()) == ({1} if minutes > 0 else {1, 2})
-    assert sum(count - 1 for count in every.values()) == max(-minutes, 0) // 10
-    assert {date[3:] for date in shown(starts("10 * * * *", begin))} == {"10"}
-
-
 def test_clean_leaves_a_run_that_has_a_schedule(folder: Path, later: Later) -> None:
     tick(folder)
     later(DAY_S)
     tick(folder)
     tick(folder)
-    assert not [
-        one for one in find_removable(open_project(folder), time.time() + DAY_S) if one.folder
-    ]
+    later(DAY_S)
+
+    def unneeded() -> list[str]:
+        found = call(folder, "clean", "--older-than", "0", "--json").json
+        return [one["run"] for one in found if one["what"] == "ended run"]
+
+    assert unneeded() == []
     text = CONFIGURATION.replace("  night:", "  other:")
     (folder / "orchestration.yaml").write_text(text)
-    assert [one for one in find_removable(open_project(folder), time.time() + DAY_S) if one.folder]
+    assert unneeded() == ["night"]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +204,6 @@ def test_errors_are_reported_with_their_line(folder: Path, entry: str, says: str
 
 def test_a_changed_date_needs_trust_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "state"))
     assert call(folder, "trust", "--yes").code == 0
     tick(folder)
     often = CONFIGURATION.replace("0 2", "*/5 *")
@@ -320,7 +229,8 @@ def test_an_idle_ticks_record_expires_at_the_next_date(folder: Path, later: Late
     tick(folder)
     kept = json.loads(idle_record(folder, "night").read_text())
     (answer,) = kept["answers"].values()
-    assert answer["until"] == Schedule(workflow="two", at="0 2 * * *").find_next_date(time.time())
+    starts_at = call(folder, "--run", "night", "status", "--json").json["starts_at"]
+    assert answer["until"] == datetime.fromisoformat(starts_at).timestamp() > time.time()
 
 
 def test_a_flow_starts_over_too(folder: Path, later: Later) -> None:
@@ -369,8 +279,9 @@ def test_changing_a_runs_files_does_not_start_it(
 
 
 def note_of(folder: Path) -> Path:
-    opened = open_project(folder)
-    return user_state_path("schedules", schedules._record_name(opened, opened.run("night")))
+    """Return the note about the dates of the one schedule."""
+    (note,) = (folder.parent / "state" / "sequencer" / "schedules").glob("*.json")
+    return note
 
 
 def test_a_clock_that_was_years_ahead_blocks_no_later_date(folder: Path, later: Later) -> None:
@@ -436,10 +347,11 @@ def test_a_fifo_or_folder_in_place_of_a_note_is_reported(
     folder: Path, make: Callable[[Path], None]
 ) -> None:
     tick(folder)
-    note_of(folder).unlink()
-    make(note_of(folder))
+    note = note_of(folder)
+    note.unlink()
+    make(note)
     ended = call(folder, "--run", "night", "tick")
-    assert (ended.code, str(note_of(folder)) in ended.err) == (3, True)
+    assert (ended.code, str(note) in ended.err) == (3, True)
     assert call(folder, "--run", "night", "status").code == 0
 
 
@@ -486,15 +398,9 @@ def _of_records(folder: Path) -> list[tuple[str, str]]:
     return [(level, text) for level, text in told if not text.startswith("the progress of runs")]
 
 
-def test_check_reports_records_that_would_not_survive_a_restart(
+def test_check_reports_that_there_is_no_place_for_records(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer_check, "filesystem_type", lambda _: "ext4")
-    assert _of_records(folder) == []
-    monkeypatch.setattr(timer_check, "filesystem_type", lambda _: "overlay")
-    ((level, text),) = _of_records(folder)
-    assert level == "notice"
-    assert text.startswith("is on overlay, so your own records may be gone after a restart")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     ((level, text),) = _of_records(folder)
@@ -517,7 +423,7 @@ def test_a_date_skipped_because_its_note_is_missing_is_reported(folder: Path, la
         tick(folder)
     assert call(folder, "--run", "night", "status", "--json").json["status"] == "complete"
     # As in a container whose home folder is new at each start.
-    shutil.rmtree(user_state_path("schedules"))
+    shutil.rmtree(note_of(folder).parent)
     later(2 * DAY_S)
     said = tick(folder)
     assert "nothing due: " in said.out

@@ -223,20 +223,22 @@ def test_clean_keeps_a_run_whose_work_is_not_merged(folder: Path, branch: str) -
 
 
 def test_the_web_pages_name_unmerged_work_until_it_is_merged(folder: Path, branch: str) -> None:
-    client = Client([folder])
-    for address in ("/", "/p/p/night"):
-        page = words(client.get(address).text)
-        assert f"{NOT_MERGED}{branch.rpartition('-')[2]}" in page, address
-        assert f"git merge {branch}" in page
-        assert f"git branch -D {branch}" in page
-    assert "complete not merged" in words(client.get("/runs").text)
+    with Client([folder]) as client:
+        for address in ("/", "/p/p/night"):
+            page = words(client.get(address).text)
+            assert f"{NOT_MERGED}{branch.rpartition('-')[2]}" in page, address
+            assert f"git merge {branch}" in page
+            assert f"git branch -D {branch}" in page
+        assert "complete not merged" in words(client.get("/runs").text)
     git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
-    after = Client([folder])
-    assert "Nothing waits for you." in words(after.get("/").text)
-    assert "not merged" not in words(after.get("/runs").text)
+    # A server that is asked again at once answers from what it has just found out.
+    with Client([folder]) as client:
+        assert "Nothing waits for you." in words(client.get("/").text)
+        assert "not merged" not in words(client.get("/runs").text)
     git(folder, "reset", "-q", "--hard", "HEAD^")
     shutil.rmtree(folder / "sync")
-    assert "which was removed, is not merged" in words(Client([folder]).get("/").text)
+    with Client([folder]) as client:
+        assert "which was removed, is not merged" in words(client.get("/").text)
 
 
 def test_a_project_without_worktrees_never_calls_git(tmp_path: Path) -> None:

@@ -13,19 +13,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import click
 import pytest
 
-from sequencer import Run, extensions
-from sequencer.cli.context import Invocation
-from sequencer.cli.program import COMMANDS, make_root_group
+from sequencer import Run, extensions, open_project
 from sequencer.errors import WaitsForPerson
-from sequencer.files.keys import annotation_at
-from sequencer.files.yamlfile import KeyPath
-from sequencer.project.schema import Schema
-from sequencer.project.settings import load
-from sequencer.project.sources import IDENTITY_VARIABLES, PREFIX
-from sequencer.project.trusting import VARIABLE
 from tests.clones import Shared, git
 from tests.project.documents import (
     ROOT,
@@ -46,6 +37,8 @@ from tests.project.documents import (
     run_region,
     shown,
 )
+from tests.project.printed_schema import has_key, schema
+from tests.project.test_reference import GLOBAL, VARIABLES, VERBS, options
 from tests.property.amounts import FACTOR
 
 PAGES = pages()
@@ -61,7 +54,12 @@ BRANCHES = ("sequencer/default", "sequencer/NAME", "sequencer/**", "sequencer/{r
 """Of a remote, with the state of a run."""
 _VARIABLE = re.compile(r"\bSEQUENCER_[A-Z_]*[A-Z]\b")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-_SECTIONS = "|".join(Schema.model_fields)
+_SECTIONS = "|".join(
+    key for key, field in schema()["properties"].items() if not field.get("deprecated")
+)
+OPTIONS = GLOBAL.union(*(options(verb, "--help-all") for verb in VERBS))
+NOT_IN_SCHEMA = {"hooks.py", "step_defaults.retry"}
+"""A file of a project, and a key that has its own place in the schema, `retry`."""
 _KEY = re.compile(rf"(?:{_SECTIONS})(?:\.[a-z_]+)+")
 
 
@@ -71,28 +69,6 @@ def in_language(*languages: str) -> list[Fence]:
 
 def by_place(value: Fence | Path) -> str:
     return value.where if isinstance(value, Fence) else shown(value)
-
-
-def sequencer_arguments(text: str) -> list[list[str]]:
-    """Return the arguments of each call of sequencer in a command line."""
-    found = []
-    for part in re.split(r"&&|\|\||[|;()]| &", text):
-        words = shlex.split(part.partition(" > ")[0], comments=True)
-        if words and Path(words[0]).name == "sequencer":
-            found.append(words[1:])
-    return found
-
-
-def parse(arguments: list[str]) -> None:
-    """Parse *arguments* with the real commands, without running anything."""
-    root = make_root_group()
-    with root.make_context("sequencer", list(arguments), obj=Invocation()) as context:
-        name, command, rest = root.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
-        assert command is not None, name
-        with command.make_context(name, rest, parent=context):
-            pass
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_place)
@@ -121,43 +97,19 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert {shown(page) for page in set(PAGES) - reached} == set()
 
 
-@pytest.mark.parametrize("fence", in_language("console", "sh"), ids=by_place)
-def test_every_command_in_a_block_parses(fence: Fence) -> None:
-    for command in commands(fence):
-        for arguments in sequencer_arguments(command.text):
-            try:
-                parse(arguments)
-            except click.UsageError as error:
-                pytest.fail(f"{command.where}: {command.text}: {error.format_message()}")
-
-
-def test_the_parser_of_commands_refuses_what_is_wrong() -> None:
-    parse(["run", "--max-steps", "4"])
-    for wrong in (["run", "--max-stepz", "4"], ["plan", "--count", "many"], ["status", "x", "y"]):
-        with pytest.raises(click.UsageError):
-            parse(wrong)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=by_place)
 def test_every_command_and_option_in_the_prose_exists(page: Path) -> None:
-    options = {
-        name
-        for verb in COMMANDS
-        if (command := make_root_group().get_command(click.Context(click.Command("x")), verb))
-        for parameter in command.params
-        for name in (*parameter.opts, *parameter.secondary_opts)
-    }
-    options |= {"--help", "--option"}
+    known = OPTIONS | {"--option"}
     if page.name == "benchmarks.md":
-        options |= set(_OPTION.findall((ROOT / "bench" / "__main__.py").read_text()))
+        known |= set(_OPTION.findall((ROOT / "bench" / "__main__.py").read_text()))
     wrong = []
     for where, code in inline_code(page):
         words = code.split()
         if words[0] == "sequencer" and len(words) > 1 and not words[1].startswith("-"):
-            is_known = words[1] in COMMANDS or words[1] == "COMMAND"
+            is_known = words[1] in VERBS or words[1] == "COMMAND"
             wrong += [] if is_known else [f"{where}: {code}"]
-        is_ours = words[0] == "sequencer" or words[0].startswith("--") or words[0] in COMMANDS
-        unknown = [name for name in _OPTION.findall(code) if name not in options] if is_ours else []
+        is_ours = words[0] == "sequencer" or words[0].startswith("--") or words[0] in VERBS
+        unknown = [name for name in _OPTION.findall(code) if name not in known] if is_ours else []
         wrong += [f"{where}: {name}" for name in unknown]
     assert wrong == []
 
@@ -179,10 +131,10 @@ def test_every_key_of_the_configuration_exists(page: Path) -> None:
     unknown = []
     for where, code in inline_code(page):
         if _KEY.fullmatch(code):
-            path: KeyPath = tuple(code.split("."))
+            path = code.split(".")
             # The library's page calls a run `run`, as its example does.
-            is_member = path[0] == "run" and hasattr(Run, str(path[1]))
-            is_known = is_member or annotation_at(Schema, path) is not None
+            is_member = path[0] == "run" and hasattr(Run, path[1])
+            is_known = is_member or code in NOT_IN_SCHEMA or has_key(path)
             unknown += [] if is_known else [f"{where}: {code}"]
     assert unknown == []
 
@@ -191,11 +143,8 @@ def test_every_key_of_the_configuration_exists(page: Path) -> None:
 def test_every_variable_exists(page: Path) -> None:
     unknown = []
     for name in _VARIABLE.findall(page.read_text()):
-        path: KeyPath = tuple(name.removeprefix(PREFIX).lower().split("__"))
-        is_known = (
-            name in {*IDENTITY_VARIABLES, VARIABLE, FACTOR}
-            or annotation_at(Schema, path) is not None
-        )
+        path = name.removeprefix("SEQUENCER_").lower().split("__")
+        is_known = name in {*VARIABLES, "SEQUENCER_TRUST", FACTOR} or has_key(path)
         unknown += [] if is_known else [name]
     assert unknown == []
 
@@ -223,7 +172,7 @@ def test_every_piece_of_configuration_loads(fence: Fence, tmp_path: Path) -> Non
     for other in (f for f in FENCES if f.page == fence.page and f.file is not None):
         (tmp_path / str(other.file)).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / str(other.file)).write_text(other.text)
-    settings = load(tmp_path, env={})
+    settings = open_project(tmp_path, environment={}, trust=True).settings
     assert settings.notices == (), fence.where
 
 

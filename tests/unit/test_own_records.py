@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, CorruptState, StorageFailed, UnsafeFolder
+from sequencer.plugins.schedules import check
 from sequencer.store.user_state import (
     STATE_VARIABLE,
     read_user_record,
     user_state_path,
     write_user_record,
 )
+from tests.unit.cli.calling import call, project
 
 
 @pytest.fixture
@@ -77,3 +79,22 @@ def test_an_unknown_home_folder_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HOME", "nor/this")
     with pytest.raises(ConfigurationError, match="your home folder is unknown"):
         read_user_record("ticks", "a.json", 9)
+
+
+@pytest.mark.parametrize(("kind", "is_lasting"), [("ext4", True), ("overlay", False)])
+def test_check_reports_records_that_would_not_survive_a_restart(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_lasting: bool
+) -> None:
+    monkeypatch.setattr(check, "filesystem_type", lambda _: kind)
+    folder = project(
+        tmp_path / "p",
+        "agent: rehearsal\nworkflows: {two: {kind: procedure, steps: [supervisor, main]}}\n"
+        "schedules: {night: {workflow: two, at: 0 2 * * *}}\n",
+    )
+    findings = call(folder, "check", "--json").json["findings"]
+    about = [one for one in findings if "own records may be gone" in one["message"]]
+    assert [one["level"] for one in about] == ([] if is_lasting else ["notice"])
+    for one in about:
+        start = "is on overlay, so your own records may be gone after a restart"
+        assert one["message"].startswith(start)
+        assert one["where"] == str(state / "sequencer")

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
+import http.client
+import os
+import re
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import urlencode
+from typing import Any, Protocol, Self
+from urllib.parse import quote, urlencode
 
 import pytest
 
-from sequencer import InvocationLimits, open_project
-from sequencer.cli.views.text import one_line
-from sequencer.plugins.web.guard import Keys, PageGuard, list_origins
-from sequencer.plugins.web.server import make_app
-from sequencer.plugins.web.site import Site
+from sequencer import InvocationLimits, Run, open_project
+from tests.forked import Forked
+from tests.loopback import free_ports
 from tests.web.deliveries import Taker, make_project, taking
 from tests.web.sample import make_all
 
-PORT = 8420
-HOST = f"127.0.0.1:{PORT}"
 MOVED = """
 workflow: {name: standard}
 agent: {default: scribe}
@@ -49,7 +52,7 @@ def words(page: str) -> str:
     """Return the text of *page* in one line."""
     reader = _Text()
     reader.feed(page.partition("<main")[2])
-    return one_line(" ".join(reader.said))
+    return " ".join(" ".join(reader.said).split())
 
 
 class Answer:
@@ -67,20 +70,57 @@ class Answer:
 
 
 class Client:
-    """Asks an application, with exactly the headers that a test names."""
+    """Asks a server of the pages, with exactly the headers that a test names."""
 
-    def __init__(self, projects: list[Path]) -> None:
-        self.site = Site(projects)
-        self.keys = Keys(LINK)
-        app = make_app(self.site, self.keys.form)
-        self.routes = app.routes
-        self.guard = PageGuard(app, self.keys, list_origins("127.0.0.1", PORT, ()), PORT)
+    def __init__(self, projects: list[Path], names: tuple[str, ...] = (), **variables: str) -> None:
+        """Serve *projects*, under the further *names*, in the environment and *variables*."""
+        self.projects = projects
+        self.port = free_ports(1)[0] if names else 0
+        environment = {**os.environ, **variables}
+        environment.pop("SEQUENCER_TOKEN", None)
+        with tempfile.NamedTemporaryFile("w") as key:
+            key.write(LINK)
+            key.flush()
+            options = ["--port", str(self.port), "--token-file", key.name, "--no-browser"]
+            options += [word for name in names for word in ("--name", name)]
+            self._process = Forked(
+                [sys.executable, "-m", "sequencer", "web", *map(str, projects), *options],
+                cwd=projects[0],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            assert self._process.stdout is not None
+            link = self._process.stdout.readline()
+        assert "/login?token=" in link
+        self.port = self.port or int(link.partition("/login")[0].rpartition(":")[2])
+        self.host = f"127.0.0.1:{self.port}"
+        login = self.ask(f"/login?token={LINK}", headers=[("host", self.host)])
+        self.cookie, _, rest = login.header("set-cookie").partition("=")
+        self.session = rest.partition(";")[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    @functools.cached_property
+    def form(self) -> str:
+        """The token of the forms, from the first page that has one."""
+        runs = re.findall(r'href="(/p/[^"/]+/[^"/]+)"', self.get("/runs").text)
+        for page in ("/", *runs):
+            if found := re.search(r'name="form_token" value="([^"]+)"', self.get(page).text):
+                return found[1]
+        raise AssertionError("no page has a form")
 
     def headers(self, **changed: str | None) -> list[tuple[str, str]]:
         """Return the headers of a browser on our pages; None leaves one out."""
         found: dict[str, str | None] = {
-            "host": HOST,
-            "cookie": f"{self.guard.cookie}={self.keys.session}",
+            "host": self.host,
+            "cookie": f"{self.cookie}={self.session}",
             **{name.replace("_", "-"): value for name, value in changed.items()},
         }
         return [(name, value) for name, value in found.items() if value is not None]
@@ -93,7 +133,30 @@ class Client:
         body: bytes = b"",
     ) -> Answer:
         """Send one request."""
-        return asyncio.run(self._ask(path, method, headers or self.headers(), body))
+        with self.sent(path, method, headers, body) as answer:
+            named = [(name.lower(), value) for name, value in answer.getheaders()]
+            return Answer(answer.status, named, answer.read())
+
+    @contextmanager
+    def sent(
+        self,
+        path: str,
+        method: str = "GET",
+        headers: list[tuple[str, str]] | None = None,
+        body: bytes = b"",
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send one request, and yield the answer as it comes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        # As a browser does it with what can't be in an address.
+        address = re.sub(r"[^\x21-\x7e]", lambda odd: quote(odd[0]), path)
+        with closing(connection):
+            connection.putrequest(method, address, skip_host=True, skip_accept_encoding=True)
+            for name, value in headers or self.headers():
+                connection.putheader(name, value)
+            if body or method == "POST":
+                connection.putheader("content-length", str(len(body)))
+            connection.endheaders(body or None)
+            yield connection.getresponse()
 
     def get(self, path: str, **changed: str | None) -> Answer:
         return self.ask(path, headers=self.headers(**changed))
@@ -102,55 +165,27 @@ class Client:
         self, path: str, form: Mapping[str, object] | None = None, **changed: str | None
     ) -> Answer:
         """Send a form as our pages do."""
-        fields = {"form_token": self.keys.form, **(form or {})}
-        origin = {"origin": f"http://{HOST}", "sec_fetch_site": "same-origin", **changed}
+        fields = {"form_token": self.form, **(form or {})}
+        origin = {"origin": f"http://{self.host}", "sec_fetch_site": "same-origin", **changed}
         body = urlencode({key: value for key, value in fields.items() if value is not None})
         return self.ask(path, "POST", self.headers(**origin), body.encode())
 
-    async def _ask(
-        self, path: str, method: str, headers: list[tuple[str, str]], body: bytes
-    ) -> Answer:
-        sent: list[dict[str, object]] = []
-        asked = asyncio.Event()
+    def url(self, name: str) -> str:
+        """Return the address of the page of the run called *name*, from the list of all runs."""
+        link = rf'class="go" href="([^"]+)">{re.escape(name)}<'
+        found = re.search(link, self.get("/runs").text)
+        assert found, f"no link to {name}"
+        return found[1]
 
-        async def receive() -> dict[str, object]:
-            if asked.is_set():
-                await asyncio.sleep(60)
-            asked.set()
-            return {"type": "http.request", "body": body, "more_body": False}
+    def runs(self) -> list[Run]:
+        """Return the runs that were started, of all projects."""
+        opened = [open_project(folder, trust=True) for folder in self.projects]
+        found = [one.run(name) for one in opened for name in (None, *one.run_names())]
+        return [run for run in found if run.head is not None]
 
-        async def send(message: object) -> None:
-            assert isinstance(message, dict)
-            sent.append(message)
-
-        scope = scope_of(path, method, headers)
-        await self.guard(scope, receive, send)
-        start = sent[0]
-        found = start["headers"]
-        assert isinstance(found, list)
-        assert isinstance(start["status"], int)
-        parts = [part for message in sent[1:] if isinstance(part := message.get("body"), bytes)]
-        text = [(key.decode(), value.decode()) for key, value in found]
-        return Answer(start["status"], text, b"".join(parts))
-
-
-def scope_of(path: str, method: str, headers: list[tuple[str, str]]) -> dict[str, object]:
-    bare, _, query = path.partition("?")
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "path": bare,
-        "raw_path": bare.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "scheme": "http",
-        "headers": [(name.encode(), value.encode()) for name, value in headers],
-        # Of another machine: no process here has that end.
-        "client": ("192.0.2.7", 50000),
-        "server": ("127.0.0.1", PORT),
-    }
+    def run(self, name: str | None) -> Run:
+        """Return the first run with that name."""
+        return next(run for run in self.runs() if run.name == name)
 
 
 @pytest.fixture(scope="session")
@@ -164,27 +199,36 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def looking(made: Path) -> Iterator[Client]:
     """Return a client of pages over the sample, to look only."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SEQUENCER_TRUST", "all")
-        yield Client([made / "shop", made / "docs"])
+    with Client([made / "shop", made / "docs"], SEQUENCER_TRUST="all") as client:
+        yield client
+
+
+class Serve(Protocol):
+    """Starts a server of pages over projects; it ends with the test."""
+
+    def __call__(self, projects: list[Path], **more: Any) -> Client: ...
 
 
 @pytest.fixture
-def client(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
-    """Return a client of pages over a copy of the sample, which is trusted."""
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Return what serves projects, which are trusted."""
     monkeypatch.setenv("SEQUENCER_TRUST", "all")
-    monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
-    folders = [tmp_path / "shop", tmp_path / "docs"]
-    for folder in folders:
-        shutil.copytree(made / folder.name, folder)
-    return Client(folders)
+    with ExitStack() as stack:
+        yield lambda projects, **more: stack.enter_context(Client(projects, **more))
 
 
 @pytest.fixture
-def untrusted(client: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
-    """Return a client of pages over projects that nobody has trusted."""
-    monkeypatch.delenv("SEQUENCER_TRUST")
-    return client
+def client(made: Path, tmp_path: Path, serve: Serve) -> Client:
+    """Return a client of pages over a copy of the sample, which is trusted."""
+    return serve([shutil.copytree(made / name, tmp_path / name) for name in ("shop", "docs")])
+
+
+@pytest.fixture
+def untrusted(made: Path, tmp_path: Path, serve: Serve) -> Client:
+    """Return a client of pages over projects that nobody has trusted, except the one `own`."""
+    copies = {"shop": "shop", "docs": "docs", "own": "docs"}
+    folders = [shutil.copytree(made / source, tmp_path / name) for name, source in copies.items()]
+    return serve(folders, SEQUENCER_TRUST=str(folders[-1]))
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from sequencer import InvocationLimits, open_project
-from tests.web.conftest import Client, words
+from tests.web.conftest import Client, Serve, words
 from tests.web.sample import make_project, work
 
 
 def test_costs_are_summed_by_run_and_agent(looking: Client) -> None:
     page = looking.get("/costs").text
-    total = sum(row.head.usage.cost_usd for row in looking.site.rows() if row.head)
+    total = sum(run.head.usage.cost_usd for run in looking.runs() if run.head)
     assert f"${total:.2f}+?" in words(page)
     assert "2 attempts have no known cost (+?); the sums do not include them." in words(page)
     assert '<svg class="plot"' in page
@@ -61,20 +61,17 @@ store: {journal: {rotate_bytes: 65536, keep: 1}}
 """
 
 
-def test_costs_add_up_and_show_the_remaining_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+def test_costs_add_up_and_show_the_remaining_budget(tmp_path: Path, serve: Serve) -> None:
     folder = make_project(tmp_path / "sums")
     (folder / "orchestration.yaml").write_text(KNOWN)
     work(folder, None, "loop", 20)
-    page = words(Client([folder]).get("/costs").text)
+    page = words(serve([folder]).get("/costs").text)
     assert "Total $10.00 Tokens in 8,000 From cache 75%" in page
     assert "$10.00 $200.00 after about 380 more steps" in page
     assert "hand its own choice 20" in page
     assert "were dropped" not in page
     work(folder, None, "loop", 180)
-    page = words(Client([folder]).get("/costs").text)
+    page = words(serve([folder]).get("/costs").text)
     assert "Total $100.00 Tokens in 80,000" in page
     assert "The oldest records of 1 run were dropped" in page
 
@@ -90,9 +87,8 @@ print(json.dumps({{"type": "result", "is_error": False, "result": "done"}}))
 
 
 def test_the_remaining_quota_is_shown_until_it_resets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve
 ) -> None:
-    monkeypatch.setenv("SEQUENCER_TRUST", "all")
     folder = make_project(tmp_path / "sums")
     claude = tmp_path / "bin/claude"
     claude.parent.mkdir()
@@ -104,5 +100,5 @@ def test_the_remaining_quota_is_shown_until_it_resets(
         claude.with_name("claude.resets").write_text(str(int(resets)))
         limits = InvocationLimits(max_steps=1)
         open_project(folder, trust=True).run(None).work(limits=limits)
-        page = words(Client([folder]).get("/costs").text)
+        page = words(serve([folder]).get("/costs").text)
         assert ("claude five hour 87%" in page) is said

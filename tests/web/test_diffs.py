@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.cli_process import cli
 from tests.acceptance.team_projects import make_project
-from tests.web.conftest import Client
+from tests.web.conftest import Client, Serve
 
 
-def test_a_step_shows_only_its_own_changes(moved: Path) -> None:
-    client = Client([moved])
+def test_a_step_shows_only_its_own_changes(moved: Path, serve: Serve) -> None:
+    client = serve([moved])
     page = client.get("/p/moved/-/step/1").text
     assert "1 file changed, 2 insertions(+)" in page
     assert '<span class="add">+&lt;b&gt;+ main&lt;/b&gt;' in page
@@ -20,16 +18,16 @@ def test_a_step_shows_only_its_own_changes(moved: Path) -> None:
     assert '<span class="add">+&lt;b&gt;+ supervisor' not in page
 
 
-def test_the_first_step_shows_its_whole_commit(moved: Path) -> None:
-    page = Client([moved]).get("/p/moved/-/step/0").text
+def test_the_first_step_shows_its_whole_commit(moved: Path, serve: Serve) -> None:
+    page = serve([moved]).get("/p/moved/-/step/0").text
     assert '<span class="add">+&lt;b&gt;+ supervisor' in page
     assert '<span class="file">+++ b/notes.md' in page
 
 
-def test_a_missing_commit_is_reported(moved: Path) -> None:
+def test_a_missing_commit_is_reported(moved: Path, serve: Serve) -> None:
     (moved / ".git" / "objects").rename(moved / ".git" / "elsewhere")
     (moved / ".git" / "objects").mkdir()
-    answer = Client([moved]).get("/p/moved/-/step/1")
+    answer = serve([moved]).get("/p/moved/-/step/1")
     assert answer.status == 200
     assert "it can&#39;t be shown" in answer.text
 
@@ -39,9 +37,8 @@ def test_a_run_that_moves_no_code_has_no_diff(looking: Client) -> None:
 
 
 def test_a_task_shows_its_merge_and_an_unmerged_one_its_branch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, serve: Serve
 ) -> None:
-    monkeypatch.setenv("SEQUENCER_TRUST", "all")
     tasks = [
         {"id": "one", "subject": "One", "role": "implementer"},
         {"id": "two", "subject": "Two", "role": "implementer"},
@@ -52,7 +49,7 @@ def test_a_task_shows_its_merge_and_an_unmerged_one_its_branch(
     }
     project = make_project(tmp_path / "team", tasks, plan, is_repository=True)
     assert cli(project, "run").returncode == 1, "they have changed the same line"
-    client = Client([project])
+    client = serve([project])
     merged, kept = (client.get(f"/p/team/-/step/{name}").text for name in ("one", "two"))
     assert '<span class="add">+of one' in merged
     assert "of two" not in merged.partition('id="diff"')[2].partition("</section>")[0]

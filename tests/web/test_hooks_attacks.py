@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import http.client
-import os
 import socket
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer import Status, open_project
-from sequencer.plugins.web import checks
-from sequencer.plugins.web.site import Site
-from sequencer.plugins.web.webhooks import acting, deliveries, receiver, uploads
+from sequencer import Status
 from tests.web.deliveries import (
     LABEL,
     SECRET,
@@ -41,6 +34,12 @@ from tests.web.deliveries import (
     taking,
     until,
 )
+
+MAX_BYTES = 1024 * 1024
+FREE_BYTES = 8 * MAX_BYTES
+MIN_BYTES = 64 * 1024
+BODY_S = 10.0
+"""The limits of the server; `tests/unit/web/test_receiver.py` checks these numbers."""
 
 # --- attacks -----------------------------------------------------------------------------
 
@@ -273,72 +272,10 @@ def test_labels_of_linear_are_compared_by_name(quiet: Taker) -> None:
     quiet.until("ENG-42 has no run")
 
 
-# --- bounds, at the door alone -------------------------------------------------------------
-
-
-def test_new_deliveries_over_the_limit_per_minute_are_refused(
-    alone: receiver.WebhookReceiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deliveries, "MAX_PER_MINUTE", 3)
-    sent = [signed("github", labeled(number=n)) for n in range(1, 6)]
-    assert [ask(alone, one) for one in sent] == [202, 202, 202, 429, 429]
-    # What was refused is not known: it can be sent again. What was taken is, also now.
-    assert [ask(alone, one) for one in sent] == [200, 200, 200, 429, 429]
-    assert ask(alone, signed("github", labeled("bug"))) == 200
-    assert ask(alone, signed("github", labeled("bug"), secret=SECRET[::-1])) == 401
-    later = time.time() + 61
-    monkeypatch.setattr(time, "time", lambda: later)
-    assert [ask(alone, one) for one in sent] == [200, 200, 200, 202, 202]
-
-
-def test_deliveries_dated_in_the_future_by_a_wrong_clock_block_no_others(
-    alone: receiver.WebhookReceiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deliveries, "MAX_PER_MINUTE", 1)
-    now = time.time()
-    with monkeypatch.context() as wrong:
-        wrong.setattr(time, "time", lambda: now + 10**9)
-        assert deliveries.DeliveryStore(project_key(alone)).add_delivery(
-            "github", "issues", b"1", b"{}"
-        )
-    assert ask(alone, signed("github", labeled())) == 202
-
-
-def test_replays_block_no_honest_delivery(alone: receiver.WebhookReceiver) -> None:
-    captured = signed("github", labeled())
-    assert ask(alone, captured) == 202
-    assert {ask(alone, captured) for _ in range(565)} == {200}
-    for number in range(45):
-        assert ask(alone, signed("github", labeled("bug", number=number + 1))) == 200
-    assert ask(alone, signed("github", comment("approve"))) == 202
-
-
-@pytest.mark.parametrize("number", [True, -1, 0, 7.0, "7", None, 2**63])
-def test_an_invalid_issue_number_does_nothing(
-    alone: receiver.WebhookReceiver, number: object
-) -> None:
-    sent = signed("github", labeled(issue=issue(number=number)))  # type: ignore[arg-type]
-    assert ask(alone, sent) == 200
-    assert deliveries.DeliveryStore(project_key(alone)).find_oldest_waiting() is None
-
-
 def test_an_invalid_timestamp_is_refused(taker: Taker) -> None:
     for when in (True, 1e999, 10**400, -1):
         document = {**linear("Issue", "create", linear_issue()), "webhookTimestamp": when}
         assert taker.send("linear", document)[0] in (400, 401), when
-
-
-@pytest.fixture
-def alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> receiver.WebhookReceiver:
-    """Return a door at which nobody acts on what is taken."""
-    monkeypatch.setattr(acting.DeliveryHandler, "wake", lambda _: None)
-    monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
-    return receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
-
-
-def project_key(made: receiver.WebhookReceiver) -> str:
-    (handler,) = made._handlers
-    return handler.shown.project.trust.key
 
 
 # --- floods that nobody has signed, at a server ------------------------------------------
@@ -349,15 +286,15 @@ def test_a_flood_of_unsigned_bodies_blocks_no_signed_deliveries(
 ) -> None:
     """Of a tracker and a stranger behind one proxy the server knows only the proxy's address."""
     flood, other = "127.0.0.2", "127.0.0.3"
-    small = uploads.MIN_BYTES
+    small = MIN_BYTES
     with ExitStack() as stack:
-        for _ in range(uploads.FREE_BYTES // uploads.MAX_BYTES):
-            stack.enter_context(upload(quiet, flood, uploads.MAX_BYTES))
+        for _ in range(FREE_BYTES // MAX_BYTES):
+            stack.enter_context(upload(quiet, flood, MAX_BYTES))
         # Refused by its headers: nothing of the body was sent, and none of it is waited for.
         began = time.monotonic()
-        with upload(quiet, flood, uploads.MAX_BYTES) as refused:
+        with upload(quiet, flood, MAX_BYTES) as refused:
             assert status(refused) == 429
-        assert time.monotonic() - began < uploads.BODY_S / 2
+        assert time.monotonic() - began < BODY_S / 2
         slow = [stack.enter_context(upload(quiet, flood, small)) for _ in range(20)]
         assert send_from(quiet, other) == send_from(quiet, flood) == 200
         # Those that were arriving longest have made room.
@@ -366,12 +303,12 @@ def test_a_flood_of_unsigned_bodies_blocks_no_signed_deliveries(
 
 def test_unsigned_bytes_count_after_they_have_arrived(quiet: Taker) -> None:
     flood = "127.0.0.4"
-    body = b"x" * uploads.MAX_BYTES
-    for _ in range(uploads.FREE_BYTES // uploads.MAX_BYTES):
+    body = b"x" * MAX_BYTES
+    for _ in range(FREE_BYTES // MAX_BYTES):
         with upload(quiet, flood, len(body)) as raw:
             raw.sendall(body)
             assert status(raw) == 401
-    with upload(quiet, flood, uploads.MAX_BYTES) as raw:
+    with upload(quiet, flood, MAX_BYTES) as raw:
         assert status(raw) == 429
     with upload(quiet, flood, None) as raw:
         assert status(raw) == 429
@@ -433,118 +370,3 @@ def send_from(server: Taker, source: str, document: dict[str, Any] | None = None
     with closing(connection):
         connection.request("POST", "/hooks/github", body, headers)
         return connection.getresponse().status
-
-
-def test_health_shows_accepted_and_refused_deliveries(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(acting.DeliveryHandler, "wake", lambda _: None)
-    monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
-    monkeypatch.delenv("LINEAR_WEBHOOK_SECRET", raising=False)
-    site = Site([folder])
-    made = receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], site, lambda _: None)
-    for sent in (signed("github", labeled()), signed("github", labeled("bug"))):
-        ask(made, sent)
-    for _ in range(2):
-        ask(made, signed("github", labeled(), secret=SECRET[::-1]))
-    for number in range(40):
-        made._count_refusal(f"{number}")
-    assert len(site.refused) == receiver.MAX_REFUSED
-    for sent in (signed("github", labeled("bug")), signed("github", {}, secret="x" * 20)):
-        ask(made, sent)
-    ((_, found),) = checks.build_health_page(site, {}).context["projects"]
-    texts = [one.text for one in found]
-    assert any(text.endswith("github: waits") for text in texts)
-    assert any("refused: 200, nothing to do: this label" in text for text in texts)
-    assert any(
-        "401, the signature does not match any" in text and "(1 times)" in text for text in texts
-    )
-    assert any("LINEAR_WEBHOOK_SECRET is not set" in text for text in texts)
-
-
-def test_a_full_box_refuses_deliveries(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "MAX_WAITING", 2)
-    monkeypatch.setattr(acting.DeliveryHandler, "wake", lambda _: None)
-    monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
-    made = receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
-    assert [ask(made, signed("github", labeled(number=n))) for n in range(1, 5)] == [
-        202,
-        202,
-        503,
-        503,
-    ]
-
-
-def test_a_delivery_is_remembered_as_long_as_it_may_be_repeated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made, other = deliveries.DeliveryStore("/a/project"), deliveries.DeliveryStore("/a/project")
-    assert made.add_delivery("github", "issues", b"1", b"{}")
-    delivery = made.find_oldest_waiting()
-    assert delivery is not None
-    made.finish(delivery, "done")
-    assert not other.add_delivery("github", "issues", b"2", b"{}")
-    assert not other.add_delivery("github", "issues", b"1", b"{ }")
-    assert [one.body for one in other.list_newest(9)] == [""]
-    later = time.time() + deliveries.KEPT_S + 1
-    monkeypatch.setattr(time, "time", lambda: later)
-    assert other.add_delivery("github", "issues", b"2", b"{}")
-    assert [one.done for one in made.list_newest(9)] == [None]
-
-
-@pytest.mark.parametrize(
-    ("ended", "is_another"),
-    [
-        ("2026-11-26T12:00:00Z", False),
-        ("2026-11-26T11:59:00Z", True),
-        # Written by a clock that was ahead: by minutes, or by years.
-        ("2026-11-26T18:00:00Z", False),
-        ("2036-01-01T00:00:00Z", True),
-        ("when?", False),
-    ],
-)
-def test_an_end_years_away_makes_no_event_outdated(ended: str, *, is_another: bool) -> None:
-    now = datetime(2026, 11, 26, 12, tzinfo=UTC)
-    assert acting.is_later(now, ended, now) == is_another
-
-
-async def nobody(*_: object) -> None:
-    raise AssertionError("let through")
-
-
-def ask(made: receiver.WebhookReceiver, sent: tuple[bytes, dict[str, str]]) -> int:
-    """Deliver to *made*; return the status."""
-    body, headers = sent
-    found: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, object]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Any) -> None:
-        found.append(message)
-
-    pairs = [(k.encode(), v.encode()) for k, v in {**headers, "host": "127.0.0.1"}.items()]
-    scope: dict[str, Any] = {"type": "http", "path": "/hooks/github", "method": "POST"}
-    scope |= {"headers": pairs, "client": ("192.0.2.1", 1)}
-    asyncio.run(made(scope, receive, send))
-    return int(found[0]["status"])
-
-
-def test_the_folders_of_deliveries_are_private_to_this_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder above the boxes holds the records of trust too: others may not write there."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    before = os.umask(0o002)
-    try:
-        assert deliveries.DeliveryStore("/a/project").add_delivery("github", "issues", b"1", b"{}")
-    finally:
-        os.umask(before)
-    folders = [one for one in (tmp_path / "state").rglob("*") if one.is_dir()]
-    assert len(folders) == 3
-    assert {stat.S_IMODE(one.stat().st_mode) for one in folders} == {0o700}
-    shop = make_project(tmp_path / "shop")
-    monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
-    refused = open_project(shop).trust.refusal()
-    assert refused is not None
-    assert "others" not in refused.message

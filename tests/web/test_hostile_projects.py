@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sequencer import open_project
-from tests.web.conftest import Client
+from tests.unit.cli.calling import call
+from tests.web.conftest import Client, Serve
 from tests.web.sample import make_project, work
 
 NASTY = '"><img src=x onerror=alert(1)><script>alert(2)</script>\x1b[2J\u202e'
@@ -41,10 +42,7 @@ class Tags(HTMLParser):
                 self.odd.append(f"{tag} {name}={value}")
 
 
-def test_anything_agents_and_authors_write_is_shown_as_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+def test_anything_agents_and_authors_write_is_shown_as_text(tmp_path: Path, serve: Serve) -> None:
     shop = make_project(tmp_path / "shop")
     flow, agent = shop / "code-review.md", shop / "agent.py"
     bad = "x &quot;&gt;<img src=x onerror=alert(1)> javascript-alert(3)"
@@ -61,14 +59,15 @@ def test_anything_agents_and_authors_write_is_shown_as_text(
     agent.write_text(code.replace("The login timeout moves", "javascript:alert(5) <svg onload=x>"))
     work(shop, "login-timeout", "code-review", 20)
     work(shop, "release-1.4", "ship", 10)
-    client = Client([shop])
+    client = serve([shop])
     paths = ["/", "/runs", "/costs", "/health", RUN, f"{RUN}/step/decide", f"{RUN}/step/collect"]
-    paths += ["/p/shop/release-1-4", "/p/shop/release-1-4/step/0", f"{RUN}?at={NASTY}"]
+    release = client.url("release-1.4")
+    paths += [release, f"{release}/step/0", f"{RUN}?at={NASTY}"]
     paths += [f"/runs?q={NASTY}&state={NASTY}&journal=1", f"/costs?of={NASTY}&by={NASTY}"]
     paths += [f"{RUN}/log/iter-00001_collect.log?q={NASTY}", "/runs?q=alert&journal=1"]
     for path in paths:
         answer = client.get(path.replace("#", "%23"))
-        assert answer.status in (200, 404), path
+        assert answer.status == 200, path
         assert Tags(answer.text).odd == [], path
         assert "\x1b" not in answer.text
         assert "\u202e" not in answer.text
@@ -107,10 +106,14 @@ def test_viewing_an_untrusted_project_runs_nothing(untrusted: Client, tmp_path: 
 
 
 def test_a_project_replaced_by_a_link_shows_and_changes_nothing_else(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert client.get(RUN).status == 200
     monkeypatch.delenv("SEQUENCER_TRUST")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for folder in client.projects:
+        assert call(folder, "trust", "--yes").code == 0
+    client = serve(client.projects)
+    assert "/do/pause" in client.get(RUN).text
     secret = tmp_path / "secret"
     (tmp_path / "shop").rename(secret)
     (tmp_path / "shop").symlink_to(secret)

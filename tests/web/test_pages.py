@@ -6,24 +6,17 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from sequencer import Head, Run, commands, open_project
-from sequencer.cli.program import run
-from sequencer.plugins.web.pages import list_need_cards, took
-from sequencer.plugins.web.records import RunStory
-from sequencer.project.dependencies import extra_hint
+from sequencer import commands, open_project
 from tests.acceptance.cli_process import cli
 from tests.loopback import free_ports
 from tests.unit.cli.calling import call, project
-from tests.web.conftest import Client, words
+from tests.web.conftest import Client, Serve, words
 from tests.web.sample import make_project, work
 
 RUN = "/p/shop/login-timeout"
@@ -41,32 +34,38 @@ def test_needs_you_lists_questions_and_failures_oldest_first(looking: Client) ->
     assert "sequencer --run nightly retry" in page
 
 
-def test_a_message_to_a_failed_run_does_not_make_its_card_newer(client: Client) -> None:
+def test_a_message_to_a_failed_run_does_not_make_its_card_newer(
+    client: Client, tmp_path: Path
+) -> None:
     def read_card() -> str:
-        row = next(row for row in client.site.rows() if row.run.name == "nightly")
-        return next(card.since for card in list_need_cards(row) if card.kind == "failed")
+        """Return since when the pages say that the run has failed."""
+        cards = re.findall(r'<article class="card need failed">.*?</article>', page(), re.DOTALL)
+        (card,) = (card for card in cards if "nightly" in card)
+        (since,) = re.findall(r'<time datetime="([^"]+)"', card)
+        return str(since)
+
+    def page() -> str:
+        return client.get("/").text
 
     before = read_card()
-    row = next(row for row in client.site.rows() if row.run.name == "nightly")
-    row.project.open_for_change().run("nightly").do(commands.Tell("the server is up again"))
+    told = open_project(tmp_path / "docs", trust=True).run("nightly")
+    told.do(commands.Tell("the server is up again"))
+    assert [fact["event"] for fact in told.history()][-1] == "told"
     assert read_card() == before
 
 
 def test_stopped_runs_ask_for_no_approval(client: Client) -> None:
-    for row in [*client.site.rows()]:
-        if row.head is not None and row.head.status != "complete":
-            row.project.open_for_change().run(row.run.name).do(commands.Stop("enough"))
+    for run in client.runs():
+        if run.head is not None and run.head.status != "complete":
+            run.do(commands.Stop("enough"))
     page = words(client.get("/").text)
     assert "deploy failed" in page
     assert "Approve" not in page
 
 
-def test_a_run_that_has_not_started_is_shown_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+def test_a_run_that_has_not_started_is_shown_as_such(tmp_path: Path, serve: Serve) -> None:
     make_project(tmp_path / "new")
-    client = Client([tmp_path / "new"])
+    client = serve([tmp_path / "new"])
     answer = client.get("/p/new/-")
     assert answer.status == 200
     assert "This run has not started." in words(answer.text)
@@ -75,13 +74,12 @@ def test_a_run_that_has_not_started_is_shown_as_such(
 
 
 def test_runs_that_start_by_themselves_are_listed_with_their_next_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, serve: Serve
 ) -> None:
-    monkeypatch.setenv("SEQUENCER_TRUST", "all")
     folder = make_project(tmp_path / "new")
     with (folder / "orchestration.yaml").open("a") as file:
         file.write("schedules:\n  yearly: {workflow: standard, at: 0 2 1 1 *}\n")
-    client = Client([folder])
+    client = serve([folder])
     page = client.get("/runs").text
     date = datetime(datetime.now().astimezone().year + 1, 1, 1, 2).astimezone(UTC)
     assert f'<time datetime="{date.isoformat()}" data-due>' in page
@@ -153,15 +151,33 @@ def test_a_flow_shows_titles_everywhere_and_ids_beside_them(looking: Client) -> 
     assert "decide (Is the report right?)" in words(looking.get("/runs").text)
 
 
-def test_a_question_that_is_its_title_is_shown_once(client: Client) -> None:
-    (one,) = [row for row in client.site.rows() if row.run.name == "login-timeout"]
-    assert one.ask is not None
-    (question,) = one.ask.questions
-    same = replace(question, text="Is the  report\nright?")
-    row = replace(one)
-    row.ask = replace(one.ask, questions=(same,))
-    (need,) = list_need_cards(row)
-    assert (need.title, need.text) == ("Is the report right?", "")
+ASKS = """---
+id: asks
+---
+
+```mermaid
+flowchart TD
+    decide{{Is the report right?}} -->|yes| done((Done))
+    decide -->|no| dropped((Dropped))
+```
+
+### decide
+---
+options: [{label: yes}, {label: no}]
+---
+Is the  report
+right?
+"""
+
+
+def test_a_question_that_is_its_title_is_shown_once(tmp_path: Path, serve: Serve) -> None:
+    folder = project(
+        tmp_path / "p", "agent: hand\nagents: {hand: {kind: command, argv: ['true']}}\n"
+    )
+    (folder / "asks.md").write_text(ASKS)
+    assert call(folder, "run", "asks.md").code == 4
+    page = words(serve([folder]).get("/").text)
+    assert page.count("Is the report right?") == 1
 
 
 def test_a_cycle_is_a_ring_with_its_review(looking: Client) -> None:
@@ -175,12 +191,12 @@ def test_a_cycle_is_a_ring_with_its_review(looking: Client) -> None:
 
 
 def test_a_procedure_is_a_line_that_waits_at_its_gate(looking: Client) -> None:
-    row = next(row for row in looking.site.rows() if row.run.name == "release-1.4")
-    page = looking.get(row.url).text
+    url = looking.url("release-1.4")
+    page = looking.get(url).text
     assert '<g class="node waiting">' in page
     assert "5 of 5" in words(page)
     assert "Approve publish?" in words(page)
-    pages = [words(looking.get(f"{row.url}/step/{key}").text) for key in (2, 3, 4)]
+    pages = [words(looking.get(f"{url}/step/{key}").text) for key in (2, 3, 4)]
     assert ["Approve publish?" in one for one in pages] == [False, True, False]
 
 
@@ -274,10 +290,7 @@ def test_a_log_has_numbered_lines_ranges_and_a_search(client: Client, tmp_path: 
     assert int(offset) == sum(map(len, lines[:776]))
 
 
-def test_a_delayed_sink_and_a_run_that_gave_up_need_you(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+def test_a_delayed_sink_and_a_run_that_gave_up_need_you(tmp_path: Path, serve: Serve) -> None:
     folder = make_project(tmp_path / "behind")
     settings = folder / "orchestration.yaml"
     sink = f"{{kind: webhook, url: 'http://127.0.0.1:{free_ports(1)[0]}/'}}"
@@ -285,37 +298,12 @@ def test_a_delayed_sink_and_a_run_that_gave_up_need_you(
     settings.write_text(f"{text}activity: {{sinks: {{desk: {sink}}}}}\n")
     ran = cli(folder, "--run", "night", "run", "--workflow", "nightly")
     assert "deploy" in ran.stderr, ran.stderr
-    client = Client([folder])
+    client = serve([folder])
     needed, health = (words(client.get(path).text) for path in ("/", "/health"))
     assert "deploy failed" in needed
     assert "desk has not accepted" in needed
     assert re.search(r"desk: \d+ posts wait", health)
     assert "1 failures in a row" in health
-
-
-def test_other_pages_do_not_wait_while_all_journals_are_read(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_reading, may_read, follow = threading.Event(), threading.Event(), RunStory.read_facts
-
-    def slow(story: RunStory, run: Run, head: Head, *, is_whole: bool = True) -> None:
-        if threading.current_thread() is reader:
-            is_reading.set()
-            assert may_read.wait(30)
-        follow(story, run, head, is_whole=is_whole)
-
-    monkeypatch.setattr(RunStory, "read_facts", slow)
-    reader = threading.Thread(target=client.site.read_ahead)
-    reader.start()
-    try:
-        assert is_reading.wait(30)
-        assert client.get(RUN).status == 200
-    finally:
-        may_read.set()
-        reader.join(30)
-    for row in client.site.rows():
-        assert not row.project.has_unread_story(row)
-    assert "Total" in words(client.get("/costs").text)
 
 
 def tick(folder: Path, *words: str) -> None:
@@ -346,31 +334,6 @@ def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
     open_project(docs, trust=True).run(None).do(commands.Pause())
     assert "data-due" not in client.get("/runs").text
     assert "timer has stopped" not in ticked(9000, 7200, 5400), "a person wants it to rest"
-
-
-def test_rendering_a_page_again_reads_no_whole_journal(client: Client) -> None:
-    client.get("/costs")
-    client.get("/")
-    opened: list[str] = []
-    is_counting = True
-
-    def hear(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and is_counting and "journal" in str(args[0]):
-            opened.append(str(args[0]))
-
-    sys.addaudithook(hear)  # there is no way to take it back
-    # A run's newest record has its refused tools, and a step's has its whole answer.
-    most = {"/": 0, "/runs": 0, RUN: 1, f"{RUN}/step/tests": 1, "/costs": 0}
-    for address, count in most.items():
-        opened.clear()
-        client.get(address)
-        assert len(opened) <= count, (address, opened)
-    row = next(row for row in client.site.rows() if row.run.name == "login-timeout")
-    row.project.open_for_change().run(row.run.name).do(commands.Stop("enough"))
-    opened.clear()
-    client.get(RUN)
-    is_counting = False
-    assert 1 <= len(opened) <= 4, opened
 
 
 def test_health_shows_what_is_wrong(client: Client, tmp_path: Path) -> None:
@@ -443,15 +406,12 @@ def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path:
     open_project(tmp_path / "shop", trust=True).run(None).do(commands.Reset())
     page = words(client.get("/p/shop/-").text)
     assert "0 started" in page
-    row = client.site.project("shop").row("-")
-    known = [fact["revision"] for fact in row.project.story(row).facts]
-    assert known == [fact["revision"] for fact in row.run.history()]
     assert "cycle 1" in page
 
 
 def test_a_claim_with_a_dead_holder_waits_for_a_person(client: Client, tmp_path: Path) -> None:
     script = (
-        "import os, sys; from sequencer.project.project import open_run\n"
+        "import os, sys; from sequencer import open_run\n"
         "with open_run(sys.argv[1], trust=True).turn(): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "shop")], check=True)
@@ -499,71 +459,34 @@ def test_a_step_that_runs_is_seen_as_running(client: Client, tmp_path: Path) -> 
     assert "● running" in words(page)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0, ""), (0.31, "0.3 s"), (340, "5 min 40 s"), (7260, "2 h 1 min")]
-)
-def test_durations_are_shown_with_their_units(seconds: float, said: str) -> None:
-    assert took(seconds) == said
-
-
-def test_a_report_is_one_file_without_links_scripts_and_buttons(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(made / "shop")
+def test_a_report_is_one_file_without_links_scripts_and_buttons(made: Path, tmp_path: Path) -> None:
     target = tmp_path / "review.html"
-    assert run(["--run", "login-timeout", "report", "--html", str(target)]) == 0
+    report = ("report", "--html")
+    assert call(made / "shop", "--run", "login-timeout", *report, str(target)).code == 0
     text = target.read_text()
     assert '<g class="node waiting">' in text
     assert "critical path" in text
     assert "$0.13" in text
     for forbidden in ("<script", "href=", "src=", "<form", "http://", "https://", "<link"):
         assert forbidden not in text
-    assert run(["report", "--html", str(target)]) == 0
+    assert call(made / "shop", *report, str(target)).code == 0
     other = tmp_path / "notes.html"
     other.write_text("<p>mine</p>")
-    assert run(["report", "--html", str(other)]) == 2
+    assert call(made / "shop", *report, str(other)).code == 2
     assert other.read_text() == "<p>mine</p>"
 
 
+@pytest.mark.parametrize("package", ["jinja2", "starlette", "uvicorn"])
 @pytest.mark.parametrize("arguments", [["web", "--no-browser"], ["report", "--html", "x.html"]])
 def test_the_missing_extra_is_named(
-    made: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
+    made: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], package: str
 ) -> None:
-    monkeypatch.chdir(made / "shop")
     monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
-    monkeypatch.setattr("sequencer.plugins.web.cli_web.NEEDED", ("no_such_package",))
-    assert run(arguments) == 2
-    assert extra_hint("web") in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_only_the_end_of_a_long_history_is_read_until_more_is_needed(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sequencer.plugins.web.records.LONG", 50)
-    monkeypatch.setattr("sequencer.plugins.web.records.ENOUGH", 20)
-    work(tmp_path / "shop", None, "loop", 60)
-    page = client.get("/p/shop/-").text
-    assert "69 started, newest first" in words(page)
-    row = client.site.project("shop").row("-")
-    story = client.site.project("shop").story(row, is_whole=False)
-    assert not story.is_whole
-    assert 15 < len(story.steps) < 30
-    for step in story.steps.values():
-        assert [one.state for one in step.tries] == ["done"]
-        assert step.last.began
-    assert "main is done" in client.get("/p/shop/-/step/67").text
-    assert not story.is_whole
-    assert "supervisor is done" in client.get("/p/shop/-/step/0").text
-    assert story.is_whole
-    assert [*story.steps] == [str(index) for index in range(69)]
-    known = [fact["revision"] for fact in story.facts]
-    assert known == [fact["revision"] for fact in row.run.history()]
-    work(tmp_path / "shop", None, "loop", 2)
-    assert "71 started" in words(client.get("/p/shop/-").text)
+    monkeypatch.setitem(sys.modules, package, None)  # Python then says that there is none
+    refused = call(made / "shop", *arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert "the pages need the extra 'web'" in refused.err
+    assert re.search(r"pip install .*\[web\]", refused.err)
 
 
 ASKS_IN_TIME = """\
@@ -576,13 +499,13 @@ workflows:
 """
 
 
-def test_an_expired_gate_offers_no_answer(tmp_path: Path) -> None:
+def test_an_expired_gate_offers_no_answer(tmp_path: Path, serve: Serve) -> None:
     folder = project(tmp_path / "late", ASKS_IN_TIME)
     # Paused before there is a gate: later, a command would record that the gate has expired.
     with open_project(folder, trust=True).run().turn() as turn:
         assert call(folder, "stop", "--pause").code == 0
         turn.output = "x"
-    client, page = Client([folder]), ""
+    client, page = serve([folder]), ""
     while "no one decided about" not in page:
         page = client.get("/").text
     assert "sequencer resume" in page

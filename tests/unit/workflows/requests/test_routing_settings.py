@@ -14,6 +14,7 @@ from sequencer.plugins.requests.routing import (
     list_system_prompts,
     system_prompts_for,
 )
+from tests.project.documents import ROOT
 
 
 def settings(**raw: Any) -> RoutingSettings:
@@ -90,3 +91,15 @@ def test_the_settings_choose_the_classifier(
     classifier: str, default: str | None, agent: str | None
 ) -> None:
     assert choose_classifier(settings(classifier=classifier), default) == agent
+
+
+def test_the_page_lists_the_built_in_system_prompts_with_their_labels() -> None:
+    section = (
+        (ROOT / "docs" / "reference" / "configuration.md").read_text().split("\n## Routing\n")[1]
+    )
+    table = section.split("| entry | labels | file |\n")[1].split("\n\n")[0]
+    told = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in table.splitlines()]
+    assert told[1:] == [
+        (name, ", ".join(entry.labels or ()), entry.prompt)
+        for name, entry in SYSTEM_PROMPTS.items()
+    ]

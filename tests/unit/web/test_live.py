@@ -11,7 +11,7 @@ from typing import Any
 from sequencer import commands, open_project
 from sequencer.plugins.web.live import Channels, FolderWatcher, RenderedPage, follow_log
 from sequencer.plugins.web.server import Answers
-from tests.web.conftest import Client
+from sequencer.plugins.web.site import Site
 
 RUN = "/p/shop/login-timeout"
 
@@ -19,8 +19,8 @@ RUN = "/p/shop/login-timeout"
 class Counted:
     """Renders pages, and counts how often."""
 
-    def __init__(self, client: Client) -> None:
-        self.renderer = Answers(client.site, client.keys.form)
+    def __init__(self, site: Site) -> None:
+        self.renderer = Answers(site, "a token of the forms")
         self.count = 0
 
     def __call__(self, address: str) -> RenderedPage:
@@ -43,9 +43,9 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_a_change_sends_only_changed_parts_rendered_once_for_all_readers(
-    client: Client, tmp_path: Path
+    site: Site, tmp_path: Path
 ) -> None:
-    made = Counted(client)
+    made = Counted(site)
 
     async def work() -> None:
         channels = Channels(made)
@@ -106,8 +106,8 @@ def test_hundreds_of_folders_use_one_inotify_instance(tmp_path: Path) -> None:
     run(work)
 
 
-def test_a_failing_page_ends_its_stream_and_is_rendered_again(client: Client) -> None:
-    made, faults = Counted(client), [ZeroDivisionError("a fault of ours")]
+def test_a_failing_page_ends_its_stream_and_is_rendered_again(site: Site) -> None:
+    made, faults = Counted(site), [ZeroDivisionError("a fault of ours")]
 
     def render(address: str) -> RenderedPage:
         if faults:
@@ -125,8 +125,8 @@ def test_a_failing_page_ends_its_stream_and_is_rendered_again(client: Client) ->
     run(work)
 
 
-def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_path: Path) -> None:
-    made, control = Counted(client), open_project(tmp_path / "docs", trust=True).run(None).commands
+def test_a_change_between_reading_and_watching_is_not_lost(site: Site, tmp_path: Path) -> None:
+    made, control = Counted(site), open_project(tmp_path / "docs", trust=True).run(None).commands
 
     def render(address: str) -> RenderedPage:
         found = made(address)
@@ -144,8 +144,8 @@ def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_p
     run(work)
 
 
-def test_a_reader_with_the_current_page_gets_only_changes(client: Client, tmp_path: Path) -> None:
-    made = Counted(client)
+def test_a_reader_with_the_current_page_gets_only_changes(site: Site, tmp_path: Path) -> None:
+    made = Counted(site)
     seen = made("/runs").id
 
     async def work() -> None:
@@ -165,9 +165,9 @@ def test_a_reader_with_the_current_page_gets_only_changes(client: Client, tmp_pa
     run(work)
 
 
-def test_a_run_that_appears_is_sent(client: Client, tmp_path: Path) -> None:
+def test_a_run_that_appears_is_sent(site: Site, tmp_path: Path) -> None:
     async def work() -> None:
-        channels = Channels(Counted(client))
+        channels = Channels(Counted(site))
         stream = channels.follow("/runs", "")
         await next_event(stream)
         project = open_project(tmp_path / "docs", trust=True)

@@ -1,6 +1,6 @@
 """The JSON schema of orchestration.yaml, made of the schema's classes and the reference page.
 
-``python -m tests.project.schema_of_the_file`` writes it into the package.
+``python -m tests.unit.settings.schema_of_the_file`` writes it into the package.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sequencer.project.legacy import TEAM_KEYS, TOLERATE_KEY, tables
 from sequencer.project.schema import Schema
 from sequencer.project.sources import RENAMED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILE = ROOT / "sequencer" / "builtin" / "orchestration.schema.json"
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
 ROW = re.compile(r"^\| `([^`]+)` \| [^|]+ \| [^|]+ \| (.+) \|$", re.MULTILINE)
