@@ -145,9 +145,16 @@ def cpu_seconds_of(pid: int) -> float:
 
 def idle_percent(pid: int, seconds: float) -> float:
     """Return how much of one core process *pid* uses over *seconds*, in percent."""
-    used, started = cpu_seconds_of(pid), time.monotonic()
+    (percent,) = idle_percents([pid], seconds)
+    return percent
+
+
+def idle_percents(pids: Sequence[int], seconds: float) -> list[float]:
+    """Return the same for several processes, over the same *seconds*."""
+    used, started = [*map(cpu_seconds_of, pids)], time.monotonic()
     time.sleep(seconds)
-    return (cpu_seconds_of(pid) - used) / (time.monotonic() - started) * 100
+    now, passed = [*map(cpu_seconds_of, pids)], time.monotonic() - started
+    return [(after - before) / passed * 100 for before, after in zip(used, now, strict=True)]
 
 
 def cpu_of_command(argv: Sequence[str], cwd: Path) -> float:

@@ -13,11 +13,11 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from bench.child import Absent, Child, idle_percent
+from bench.child import Absent, Child, idle_percent, idle_percents
 from bench.disk import undisturbed
 from bench.measuring import Comparison, compare, rounds
 from bench.project import make_project
-from bench.result import Row, absent, capped, compared
+from bench.result import Row, absent, compared
 from bench.rows import Setting
 from bench.rows.step import started
 
@@ -26,7 +26,7 @@ BLOCK = 16
 """Steps of each process in a row."""
 SKIP = 4
 PEER_BLOCK = 10
-IDLE_CAP = 0.1
+IDLE_BAR = 1.0
 POSITIONS = ("supervisor", "main")
 SETTLE_S = 0.5
 HOIDN = "hoidn/orchestration: polls every 5 s, so 0 to 5 s, 2.5 s on average; stated, not run"
@@ -49,7 +49,7 @@ def measure(setting: Setting) -> list[Row]:
             except Absent as error:
                 reason = str(error)
         rows = _compared(_rounds(setting, pair, huey), huey)
-        rows += _idle(setting, pair[1], huey)
+        rows += _idle(setting, pair, huey)
     if setting.with_peers and huey is None:
         rows.append(absent("handoff vs huey", "huey with 1 ms polling", reason))
     stated = Row(
@@ -120,15 +120,30 @@ def _compared(found: dict[str, Comparison], huey: Child | None) -> list[Row]:
     ]
 
 
-def _idle(setting: Setting, waiting: Child, huey: Child | None) -> list[Row]:
+def _idle(setting: Setting, pair: list[Child], huey: Child | None) -> list[Row]:
     """Return what a process uses that waits for a turn that does not come."""
     seconds = setting.effort.idle_s
-    waiting.tell({"do": "wait", "seconds": seconds + 2 * SETTLE_S})
+    for child, what in zip(pair, ("sleep", "wait"), strict=True):
+        child.tell({"do": what, "seconds": seconds + 2 * SETTLE_S})
     time.sleep(SETTLE_S)
-    percent = idle_percent(waiting.pid, seconds)
-    waiting.hear()
+    # At the same time: what a wake-up costs depends on what else the machine does.
+    slept, percent = idle_percents([child.pid for child in pair], seconds)
+    for child in pair:
+        child.hear()
     note = f"CPU of one core over {seconds:g} s"
-    rows = [capped("handoff idle", percent, IDLE_CAP, "%", note)]
+    sleeper = "a process that only wakes five times a second"
+    rows = [
+        Row(
+            name="handoff idle",
+            value=percent,
+            unit="%",
+            against=sleeper,
+            against_value=slept,
+            ratio=percent / slept,
+            bar=IDLE_BAR,
+            note=note,
+        )
+    ]
     if huey is not None:
         other = idle_percent(huey.greeting["waiting_pid"], min(seconds, 5.0))
         row = Row(

@@ -17,6 +17,7 @@ from sequencer import InvocationLimits, Mode, open_project
 from sequencer.errors import ClaimHeld
 
 LONGEST_WAIT_S = 60.0
+WAKE_S = 0.2
 
 
 class RawPlayer:
@@ -51,6 +52,12 @@ class RawPlayer:
             self._next += 2
         return marks
 
+    def sleep(self, seconds: float) -> None:
+        """Wait for nothing, and wake up five times a second."""
+        ends_at = time.monotonic() + seconds
+        while (left := ends_at - time.monotonic()) > 0:
+            self._inotify.read(timeout=min(left, WAKE_S) * 1e3)
+
     def _accepted(self) -> int:
         try:
             fd = os.open(self._ball, os.O_RDONLY | os.O_CLOEXEC)
@@ -77,7 +84,10 @@ class Side:
         self._raw = RawPlayer(folder / "raw", parity)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer ``ours``, ``raw`` and ``wait``."""
+        """Answer ``ours``, ``raw``, ``wait`` and ``sleep``."""
+        if request["do"] == "sleep":
+            self._raw.sleep(request["seconds"])
+            return {}
         if request["do"] == "raw":
             marks = self._raw.play(request["count"], request["durable"])
         else:
