@@ -51,7 +51,7 @@ def test_a_killed_run_is_reported_gone_and_its_step_is_released_at_once(
 
 
 def test_a_run_silent_for_a_while_is_not_reported_gone(tmp_path: Path) -> None:
-    with Arena(tmp_path) as arena, Wire(arena.options.address) as wire:
+    with Arena(tmp_path) as arena, Wire(arena.address) as wire:
         here = arena.project("p")
         there = arena.project("p", address=wire.address, folder="there")
         here.clones = (there,)
