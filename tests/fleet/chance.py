@@ -31,7 +31,7 @@ DECISIONS = {
         "stop --pause",
         "resume",
         "answer approve",
-        "answer more",
+        "answer feedback more",
         "answer reject",
         "rewind 1",
     ),

@@ -21,7 +21,15 @@ STORIES = {
     "cycle": (CYCLE, ["run --max-steps 3", "stop --pause", "resume", "tell more", "tick"]),
     "procedure": (
         PROCEDURE,
-        ["run", "answer more", "run", "answer approve", "run --step-timeout 60", "rewind 1", "run"],
+        [
+            "run",
+            "answer feedback more",
+            "run",
+            "answer approve",
+            "run --step-timeout 60",
+            "rewind 1",
+            "run",
+        ],
     ),
     "failing": (
         AGENTS.replace("agent.py]", "missing.py]")

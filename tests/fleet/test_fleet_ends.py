@@ -110,8 +110,9 @@ def test_a_foreign_queue_is_refused_and_the_run_continues(project: Make, address
                 update(address, run, "change_queue", queue)
             reason = str(refused.value.cause)
             assert "no workers of this project serve such a queue" in reason, queue
-        with pytest.raises(WorkflowUpdateFailedError):
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
             update(address, run, "leave", "not an id")
+        assert "this is not the id of a work order" in str(refused.value.cause)
         update(address, run, "change_queue", own)
     assert here.cli("answer", "approve").returncode == 0
     assert here.cli("run").returncode == 0

@@ -87,14 +87,15 @@ def test_a_gate_is_decided_without_a_worker(pair: Pair) -> None:
     both = pair(PROCEDURE)
     for words in (
         "stop --pause", "run", "resume", "run", "status --json", "run", "answer again",
-        "answer more", "run", "inbox --json", "answer approve --note fine", "answer approve",
-        "stop --reason enough", "run", "resume", "run", "run", "status",
+        "answer feedback more", "run", "inbox --json", "answer approve --note fine",
+        "answer approve", "stop --reason enough", "run", "resume", "run", "run", "status",
         "answer reject", "rewind 1", "run", "status --json",
     ):  # fmt: skip
         same(both, *words.split())
     fleet, files = (one.facts("history") for one in both)
     assert told(fleet) == told(files)
-    assert [one["event"] for one in fleet].count("approved") == 1
+    events = [one["event"] for one in fleet]
+    assert (events.count("feedback"), events.count("approved")) == (1, 1)
 
 
 def test_a_completed_run_calls_the_hook_with_the_step_that_has_ended_it(pair: Pair) -> None:
