@@ -17,11 +17,15 @@ from typing import Any
 
 import pytest
 
-from sequencer import Cancellation, Executor, Outcome, OutcomeStatus, ProcessCore, Step, StopReason
-from sequencer.engine.evidence import judge_turn
-from sequencer.executors.codex import CodexExecutor, CodexOptions
-from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
-from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
+from sequencer import (
+    Cancellation,
+    Outcome,
+    OutcomeStatus,
+    Step,
+    StopReason,
+)
+from tests.acceptance.recorded_attempt import record_attempt
+from tests.contract.client_cases import agent_of
 from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until
 from tests.fake_model_server import FakeModel, fake_model
 from tests.isolation import OWN_PATH
@@ -43,7 +47,7 @@ def program_of(client: str) -> str:
     pytest.skip(message)
 
 
-def _codex(desk: Desk, entry: dict[str, Any]) -> Executor:
+def _codex(desk: Desk) -> dict[str, Any]:
     home = desk.home / ".codex"
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
@@ -53,21 +57,19 @@ def _codex(desk: Desk, entry: dict[str, Any]) -> Executor:
     )
     env = {"CODEX_HOME": str(home), "FAKE_KEY": "dummy"}
     # The sandbox of codex needs rights that a container may lack; the folder is a test's own.
-    given = {"sandbox": "danger-full-access", **entry}
-    return CodexExecutor("codex", CodexOptions.model_validate(desk.entry(given, env)), desk.core)
+    return {"sandbox": "danger-full-access", "env": env}
 
 
-def _gemini(desk: Desk, entry: dict[str, Any]) -> Executor:
+def _gemini(desk: Desk) -> dict[str, Any]:
     home = desk.home / ".gemini"
     home.mkdir(exist_ok=True)
     settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}}
     (home / "settings.json").write_text(json.dumps(settings))
     env = {"GEMINI_API_KEY": "dummy", "GOOGLE_GEMINI_BASE_URL": desk.model.url}
-    given = {"model": "gemini-2.5-flash", "approval_mode": "yolo", **entry}
-    return GeminiExecutor("gemini", GeminiOptions.model_validate(desk.entry(given, env)), desk.core)
+    return {"model": "gemini-2.5-flash", "approval_mode": "yolo", "env": env}
 
 
-def _opencode(desk: Desk, entry: dict[str, Any]) -> Executor:
+def _opencode(desk: Desk) -> dict[str, Any]:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "options": {"baseURL": f"{desk.model.url}/v1", "apiKey": "dummy"},
@@ -77,26 +79,24 @@ def _opencode(desk: Desk, entry: dict[str, Any]) -> Executor:
     (desk.folder / "opencode.json").write_text(json.dumps(settings))
     env = {"OPENCODE_DISABLE_MODELS_FETCH": "1"}
     permission = {"edit": "allow", "bash": "allow"}
-    given = {"model": "fake/m1", "permission": permission, **entry}
-    options = OpencodeOptions.model_validate(desk.entry(given, env))
-    return OpencodeExecutor("opencode", options, desk.core)
+    return {"model": "fake/m1", "permission": permission, "env": env}
 
 
-BUILDERS: dict[str, Callable[[Desk, dict[str, Any]], Executor]] = {
+SET_UP: dict[str, Callable[[Desk], dict[str, Any]]] = {
     "codex": _codex,
     "gemini": _gemini,
     "opencode": _opencode,
 }
+"""Each writes the client's own settings, and returns its options in ``agents:``."""
 
 
 class Desk:
     """One real program in a project and a home of its own, before a fake model."""
 
-    def __init__(self, client: str, model: FakeModel, folder: Path, core: ProcessCore) -> None:
+    def __init__(self, client: str, model: FakeModel, folder: Path) -> None:
         self.client = client
         self.program = program_of(client)
         self.model = model
-        self.core = core
         self.folder = folder / "project"
         self.home = folder / "home"
         self.folder.mkdir()
@@ -104,8 +104,11 @@ class Desk:
         self.heard = Recorder()
         self.cancellation = Cancellation()
 
-    def entry(self, given: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
-        return {"program": self.program, "env": {"HOME": str(self.home), **env}, **given}
+    def entry(self, **given: Any) -> dict[str, Any]:
+        """Return the client's entry of ``agents:``, with the options that are *given*."""
+        own = SET_UP[self.client](self)
+        env = {"HOME": str(self.home), **own["env"]}
+        return {"kind": self.client, "program": self.program, **own, "env": env, **given}
 
     def ask(
         self,
@@ -114,15 +117,21 @@ class Desk:
         step: dict[str, Any] | None = None,
         **request: Any,
     ) -> Outcome:
-        executor = BUILDERS[self.client](self, entry or {})
-        assert executor.problems() == []
+        """Return what the executor says of an attempt, before anyone judges it."""
         made = request_for(
             self.folder,
             step=Step(name="main", **step or {}),
             prompt=f"Do it. <<fake {json.dumps(script)}>>",
             **request,
         )
-        return executor.perform(made, self.heard, self.cancellation)
+        with agent_of(self.folder, self.entry(**entry or {})) as executor:
+            assert executor.problems() == []
+            return executor.perform(made, self.heard, self.cancellation)
+
+    def run(self, *script: dict[str, Any], **entry: Any) -> dict[str, Any]:
+        """Return what a run records of its only attempt, in the journal's form."""
+        prompt = f"Do it. <<fake {json.dumps(script)}>>"
+        return record_attempt(self.folder, self.entry(**entry), prompt, {})
 
     def command(self, command: str) -> dict[str, Any]:
         """Return the turn in which this client's model runs *command*."""
@@ -137,8 +146,8 @@ class Desk:
 
 @pytest.fixture(params=CLIENTS)
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    with fake_model() as model, ProcessCore() as core:
-        made = Desk(request.param, model, tmp_path, core)
+    with fake_model() as model:
+        made = Desk(request.param, model, tmp_path)
         yield made
         made.cancellation.close()
 
@@ -160,14 +169,13 @@ def test_without_permission_a_client_changes_nothing_and_reports_it(desk: Desk) 
         "gemini": {"approval_mode": "default"},
         "opencode": {"permission": {"bash": "ask"}},
     }
-    outcome = desk.ask(
-        desk.command("echo hi > ran.txt"), {"text": "I could not."}, entry=own[desk.client]
+    outcome = desk.run(
+        desk.command("echo hi > ran.txt"), {"text": "I could not."}, **own[desk.client]
     )
     assert not (desk.folder / "ran.txt").exists()
-    assert len(outcome.denials) == 1
+    assert len(outcome["denials"]) == 1
     # opencode breaks off at a refusal, gemini lets the model go on.
-    expected = {"gemini": OutcomeStatus.OK, "opencode": OutcomeStatus.FAILED}
-    assert judge_turn(outcome).status is expected[desk.client]
+    assert outcome["status"] == {"gemini": "ok", "opencode": "failed"}[desk.client]
 
 
 def test_an_error_of_the_api_is_a_failure(desk: Desk) -> None:
@@ -223,8 +231,8 @@ def test_stopped_in_a_tool_it_leaves_no_process(desk: Desk) -> None:
 def test_opencode_offers_the_tools_of_the_step(
     tmp_path: Path, step: dict[str, Any], offered: set[str]
 ) -> None:
-    with fake_model() as model, ProcessCore() as core:
-        desk = Desk("opencode", model, tmp_path, core)
+    with fake_model() as model:
+        desk = Desk("opencode", model, tmp_path)
         outcome = desk.ask({"text": "the answer"}, step=step)
         desk.cancellation.close()
         assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "the answer")
@@ -235,8 +243,8 @@ def test_opencode_offers_the_tools_of_the_step(
 
 def test_codex_receives_the_answer_schema(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"pass": {"type": "boolean"}}}
-    with fake_model() as model, ProcessCore() as core:
-        desk = Desk("codex", model, tmp_path, core)
+    with fake_model() as model:
+        desk = Desk("codex", model, tmp_path)
         step = {"output": {"schema": schema}}
         first = desk.ask({"text": '{"pass": false}'}, step=step)
         again = desk.ask({"text": '{"pass": true}'}, step=step, resume_session=first.session_id)
@@ -250,8 +258,8 @@ def test_codex_receives_the_answer_schema(tmp_path: Path) -> None:
 
 
 def test_codex_gets_an_added_prompt_and_loses_its_shell(tmp_path: Path) -> None:
-    with fake_model() as model, ProcessCore() as core:
-        desk = Desk("codex", model, tmp_path, core)
+    with fake_model() as model:
+        desk = Desk("codex", model, tmp_path)
         desk.ask(
             {"text": "x"},
             step={"disallowed_tools": ["shell_tool", "unified_exec"]},

@@ -18,9 +18,16 @@ from typing import Any
 
 import pytest
 
-from sequencer import Cancellation, Outcome, OutcomeStatus, Piece, ProcessCore, Step, StopReason
-from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
-from sequencer.model.outcome import SessionFault
+from sequencer import (
+    Cancellation,
+    Outcome,
+    OutcomeStatus,
+    Piece,
+    Step,
+    StopReason,
+)
+from tests.acceptance.recorded_attempt import record_attempt
+from tests.contract.client_cases import agent_of
 from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until
 from tests.fake_model_server import FakeModel, fake_model
 
@@ -45,7 +52,7 @@ def claude_program() -> str:
 class Desk:
     """The real program in a project and a home of its own, before a fake model."""
 
-    def __init__(self, model: FakeModel, folder: Path, core: ProcessCore, program: str) -> None:
+    def __init__(self, model: FakeModel, folder: Path, program: str) -> None:
         self.model = model
         self.folder = folder / "project"
         self.folder.mkdir()
@@ -53,16 +60,10 @@ class Desk:
         self.home.mkdir()
         self.heard = Recorder()
         self.cancellation = Cancellation()
-        self._core = core
         self._program = program
 
-    def ask(
-        self,
-        *script: dict[str, Any],
-        entry: dict[str, Any] | None = None,
-        step: dict[str, Any] | None = None,
-        **request: Any,
-    ) -> Outcome:
+    def entry(self, **given: Any) -> dict[str, Any]:
+        """Return the program's entry of ``agents:``, with the options that are *given*."""
         env = {
             "HOME": str(self.home),
             "ANTHROPIC_API_KEY": "dummy-key",
@@ -72,23 +73,37 @@ class Desk:
             "DISABLE_AUTOUPDATER": "1",
             "DISABLE_TELEMETRY": "1",
         }
-        given = {"program": self._program, "model": MODEL, "env": env, **(entry or {})}
-        executor = ClaudeExecutor("claude", ClaudeOptions.model_validate(given), self._core)
-        assert executor.problems() == []
+        return {"kind": "claude", "program": self._program, "model": MODEL, "env": env, **given}
+
+    def ask(
+        self,
+        *script: dict[str, Any],
+        entry: dict[str, Any] | None = None,
+        step: dict[str, Any] | None = None,
+        **request: Any,
+    ) -> Outcome:
+        """Return what the executor says of an attempt, before anyone judges it."""
         made = request_for(
             self.folder,
             step=Step(name="main", **step or {}),
             prompt=f"Do it. <<fake {json.dumps(script)}>>",
             **request,
         )
-        return executor.perform(made, self.heard, self.cancellation)
+        with agent_of(self.folder, self.entry(**entry or {})) as executor:
+            assert executor.problems() == []
+            return executor.perform(made, self.heard, self.cancellation)
+
+    def run(self, *script: dict[str, Any], step: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what a run records of its only attempt, in the journal's form."""
+        prompt = f"Do it. <<fake {json.dumps(script)}>>"
+        return record_attempt(self.folder, self.entry(), prompt, step or {})
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     program = claude_program()
-    with fake_model() as model, ProcessCore() as core:
-        made = Desk(model, tmp_path, core, program)
+    with fake_model() as model:
+        made = Desk(model, tmp_path, program)
         yield made
         made.cancellation.close()
 
@@ -268,7 +283,7 @@ def test_a_lost_session_is_named(desk: Desk) -> None:
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
     assert lost in outcome.error
-    assert outcome.session_fault is SessionFault.LOST
+    assert outcome.session_fault == "lost"
 
 
 def test_a_full_session_is_distinguished_from_other_bad_requests(desk: Desk) -> None:
@@ -276,9 +291,9 @@ def test_a_full_session_is_distinguished_from_other_bad_requests(desk: Desk) -> 
     assert (first.context_tokens or 0) >= 100_000
     too_long = {"error": 400, "message": "prompt is too long: 202744 tokens > 200000 maximum"}
     full = desk.ask(too_long, resume_session=first.session_id)
-    assert (full.status, full.session_fault) == (OutcomeStatus.FAILED, SessionFault.LOST)
+    assert (full.status, full.session_fault) == (OutcomeStatus.FAILED, "lost")
     wrong = desk.ask({"error": 400, "message": "no"}, resume_session=first.session_id)
-    assert (wrong.status, wrong.session_fault) == (OutcomeStatus.FAILED, SessionFault.SUSPECT)
+    assert (wrong.status, wrong.session_fault) == (OutcomeStatus.FAILED, "suspect")
 
 
 def test_stopped_in_a_tool_it_leaves_no_process(desk: Desk) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer import OutcomeStatus, ProcessCore
-from tests.acceptance.test_real_claude import MODEL, Desk, claude_program
-from tests.fake_model_server import fake_model
+from sequencer import OutcomeStatus
+from tests.acceptance.test_real_claude import MODEL, Desk, desk
+
+__all__ = ["desk"]
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(120)]
 
@@ -23,15 +22,6 @@ AGENTS = {
         "model": "haiku",
     }
 }
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    program = claude_program()
-    with fake_model() as model, ProcessCore() as core:
-        made = Desk(model, tmp_path, core, program)
-        yield made
-        made.cancellation.close()
 
 
 def tools(body: dict[str, Any]) -> set[str]:

@@ -7,18 +7,16 @@ the model is offered, and what then runs without anybody to ask.
 from __future__ import annotations
 
 import json
-import subprocess
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer import OutcomeStatus, ProcessCore, Step
-from sequencer.executors.claude import ClaudeOptions, claude_argv
+from sequencer import OutcomeStatus
 from tests.acceptance import test_npm_clients as npm
 from tests.acceptance import test_real_claude as wheel
-from tests.contract.executor_cases import request_for
 from tests.fake_model_server import FakeModel, fake_model
 
 pytestmark = pytest.mark.timeout(180)
@@ -44,32 +42,22 @@ def asked(model: FakeModel) -> list[dict[str, Any]]:
 @pytest.fixture
 def claude(tmp_path: Path) -> Iterator[wheel.Desk]:
     program = wheel.claude_program()
-    with fake_model() as model, ProcessCore() as core:
-        made = wheel.Desk(model, tmp_path, core, program)
+    with fake_model() as model:
+        made = wheel.Desk(model, tmp_path, program)
         yield made
         made.cancellation.close()
 
 
-def claude_tools(desk: wheel.Desk, entry: dict[str, Any], step: dict[str, Any]) -> set[str]:
+def claude_tools(desk: wheel.Desk, step: dict[str, Any]) -> set[str]:
     """Return all tools of a session, also those that are told to the model later."""
-    options = ClaudeOptions.model_validate({"program": wheel.claude_program(), **entry})
-    request = request_for(desk.folder, step=Step(name="main", model=wheel.MODEL, **step))
-    ran = subprocess.run(
-        claude_argv(options, request),
-        check=True,
-        input=b"hello",
-        capture_output=True,
-        cwd=desk.folder,
-        env={
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(desk.home),
-            "ANTHROPIC_API_KEY": "dummy-key",
-            "ANTHROPIC_BASE_URL": desk.model.url,
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "DISABLE_AUTOUPDATER": "1",
-        },
-    )
-    events = [json.loads(line) for line in ran.stdout.splitlines()]
+    heard = desk.home / "heard.jsonl"
+    program = desk.home / "claude"
+    words = f'{shlex.quote(wheel.claude_program())} "$@" | tee {shlex.quote(str(heard))}'
+    program.write_text(f"#!/bin/sh\n{words}\n")
+    program.chmod(0o700)
+    outcome = desk.ask({"text": "x"}, entry={"program": str(program)}, step=step)
+    assert outcome.status is OutcomeStatus.OK, outcome.error
+    events = [json.loads(line) for line in heard.read_text().splitlines()]
     return next(set(event["tools"]) for event in events if event.get("subtype") == "init")
 
 
@@ -88,10 +76,10 @@ BEHIND_WORDS = [
 
 @pytest.mark.wheel
 def test_claude_loses_tools_that_a_word_disables(claude: wheel.Desk) -> None:
-    before = claude_tools(claude, {}, {"tools": {"glob": True, "grep": True, "list": True}})
+    before = claude_tools(claude, {"tools": {"glob": True, "grep": True, "list": True}})
     assert {"Glob", "Grep"} <= before
     words = dict.fromkeys([word for word, _ in BEHIND_WORDS], False)
-    after = claude_tools(claude, {}, {"tools": {**words, "glob": True, "grep": False}})
+    after = claude_tools(claude, {"tools": {**words, "glob": True, "grep": False}})
     for _, names in BEHIND_WORDS:
         assert names & before, "the test asks for a tool that this version has not"
         assert not names & after
@@ -132,15 +120,9 @@ def test_claudes_subagents_lose_disabled_tools_too(claude: wheel.Desk) -> None:
 
 
 @pytest.fixture
-def core() -> Iterator[ProcessCore]:
-    with ProcessCore() as made:
-        yield made
-
-
-@pytest.fixture
-def desk(request: pytest.FixtureRequest, tmp_path: Path, core: ProcessCore) -> Iterator[npm.Desk]:
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[npm.Desk]:
     with fake_model() as model:
-        made = npm.Desk(request.param, model, tmp_path, core)
+        made = npm.Desk(request.param, model, tmp_path)
         yield made
         made.cancellation.close()
 

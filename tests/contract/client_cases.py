@@ -8,59 +8,57 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sequencer import Executor, ProcessCore
-from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
-from sequencer.executors.codex import CodexExecutor, CodexOptions
-from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
-from sequencer.executors.messages_api import MessagesExecutor
-from sequencer.executors.messages_loop import MessagesOptions
-from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
+import pytest
+
+from sequencer import Executor
+from sequencer.testing import ScratchProject
 from tests.contract.executor_cases import Behaviour, ExecutorCase
 from tests.fake_model_server import fake_model
 
 FAKE_CLIENTS = Path(__file__).parents[1] / "fake_clients"
+CLIENTS = ("claude", "codex", "gemini", "opencode")
 _PRICES = {"m1": {"input": 1.0, "output": 2.0}}
 
-Made = Callable[[dict[str, Any], ProcessCore], Executor]
+
+@contextmanager
+def agent_of(folder: Path, entry: Mapping[str, Any]) -> Iterator[Executor]:
+    """Yield the agent that a project in *folder* has by this *entry* of its ``agents:``."""
+    project = ScratchProject(folder, {"agent": "one", "agents": {"one": dict(entry)}}, prompts={})
+    with closing(project.open().agents) as agents:
+        yield agents.build("one")
 
 
-def _client(name: str, made: Made) -> ExecutorCase:
-    @contextmanager
-    def build(behaviour: Behaviour, folder: Path) -> Iterator[Executor]:
+def _client(name: str) -> ExecutorCase:
+    def build(behaviour: Behaviour, folder: Path) -> AbstractContextManager[Executor]:
         plan = folder / "plan.json"
         plan.write_text(json.dumps(vars(behaviour)))
         # The python of the tests, whatever python3 is on PATH.
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         env = {"FAKE_CLIENT_PLAN": str(plan), "PATH": path}
-        entry = {"program": str(FAKE_CLIENTS / name), "env": env}
-        with ProcessCore() as core:
-            yield made(entry, core)
+        return agent_of(folder, {"kind": name, "program": str(FAKE_CLIENTS / name), "env": env})
 
     return ExecutorCase(name=name, build=build)
 
 
 @contextmanager
-def _anthropic(behaviour: Behaviour, _folder: Path) -> Iterator[Executor]:
+def _anthropic(behaviour: Behaviour, folder: Path) -> Iterator[Executor]:
     turn: dict[str, Any] = {"text": behaviour.answer, "hang": behaviour.delay_s}
     if behaviour.fails:
         turn["error"] = 400
-    with fake_model() as model, ProcessCore() as core:
+    with fake_model() as model, pytest.MonkeyPatch.context() as variables:
+        variables.setenv("ANTHROPIC_API_KEY", "dummy")
         model.unscripted = turn
-        options = MessagesOptions.model_validate(
-            {"model": "m1", "prices": _PRICES, "base_url": model.url}
-        )
-        yield MessagesExecutor("api", options, core, environ={"ANTHROPIC_API_KEY": "dummy"})
+        entry = {"kind": "anthropic", "model": "m1", "prices": _PRICES, "base_url": model.url}
+        with agent_of(folder, entry) as executor:
+            yield executor
 
 
 CLIENT_CASES = [
-    _client("claude", lambda e, c: ClaudeExecutor("c", ClaudeOptions.model_validate(e), c)),
-    _client("codex", lambda e, c: CodexExecutor("c", CodexOptions.model_validate(e), c)),
-    _client("gemini", lambda e, c: GeminiExecutor("c", GeminiOptions.model_validate(e), c)),
-    _client("opencode", lambda e, c: OpencodeExecutor("c", OpencodeOptions.model_validate(e), c)),
+    *map(_client, CLIENTS),
     ExecutorCase(name="anthropic", build=_anthropic, has_process=False),
 ]

@@ -133,10 +133,10 @@ def servers(folder: Path, size: Size) -> Report:
             _goes_on(here, wrong)
             for _ in range(kills):
                 time.sleep(1.0 + dice.random() * 2)
-                arena.kill()
+                arena.server.kill()
                 down_until = time.monotonic() + dice.choice((0.2, 1.0, 2.0 * TTL_S))
                 asked += _look(here, codes, wrong, down_until)
-                arena.start()
+                arena.server.start()
                 asked += _look(here, codes, wrong, time.monotonic() + 2.0)
                 _goes_on(here, wrong)
             run.send_signal(signal.SIGTERM)

@@ -44,14 +44,14 @@ def campaign(folder: Path, size: Size) -> Report:
     if size is Size.SHORT:
         ways = ("plain", "dying", "events")
     found, count = list[str](), 0
-    with Arena(folder) as arena, _way_in(folder, arena.options.address) as (store, keys):
+    with Arena(folder) as arena, _way_in(folder, arena.address) as (store, keys):
         known = [("the server's key", KEY.encode()), ("a prompt", PROMPT.encode()), *keys]
         for way in ways:
             secrets = spills.invent(random.Random(f"fleet {way}"))  # noqa: S311 - made up
             known += [(f"{way}: {name}", form) for name, form in secrets.forms()]
             count += 2 + len(secrets.shaped)
             found += _told(folder / way.replace(" ", "-"), secrets, way, store)
-        found += _on_the_server(arena.data, known)
+        found += _on_the_server(arena.server.folder, known)
     return Report({"secrets": count + len(known[:2]) + len(keys)}, tuple(found))
 
 

@@ -31,7 +31,7 @@ DECISIONS = {
         "stop --pause",
         "resume",
         "answer approve",
-        "answer more",
+        "answer feedback more",
         "answer reject",
         "rewind 1",
     ),
@@ -119,9 +119,9 @@ class Round:
     def kill_server(self) -> None:
         """Kill the server, and start it again."""
         self.log.append("server")
-        self.arena.kill()
+        self.arena.server.kill()
         time.sleep(self.dice.choice((0.1, 1.0, TTL_S + 1.0)))
-        self.arena.start()
+        self.arena.server.start()
         self.counts["kills"] += 1
 
     def decide(self) -> None:

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.fleet_projects import FleetProject
-from tests.loopback import free_ports
 
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
-from sequencer.errors import ConfigurationError
-from sequencer.plugins.temporal.connection import FleetOptions
-from sequencer.plugins.temporal.server import TrialServer, program
+from tests.fleet.server import TemporalServer, find_program
 
 TTL_S = 3
 EVENTS = 120
@@ -25,15 +22,11 @@ EVENTS = 120
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a server; return where it listens."""
-    try:
-        program()
-    except ConfigurationError as error:
-        pytest.skip(str(error))
-    port, ui_port = free_ports(2)
-    options = FleetOptions("tests", address=f"127.0.0.1:{port}")
+    if find_program() is None:
+        pytest.skip("the program of the Temporal server is not installed")
     short = ["--dynamic-config-value", f"limit.historyCount.suggestContinueAsNew={EVENTS}"]
-    with TrialServer(options, tmp_path_factory.mktemp("server"), ui_port, short):
-        yield options.address
+    with TemporalServer(tmp_path_factory.mktemp("server"), short) as server:
+        yield server.address
 
 
 @pytest.fixture

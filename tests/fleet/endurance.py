@@ -8,12 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.connection import FleetOptions
-from sequencer.plugins.temporal.kind import import_worker_module
 from tests.fleet.campaigns import detached, done
 from tests.fleet.fleet_projects import until
 from tests.fleet.recorded import Arena, RecordedProject, crew, gone_within
+from tests.fleet.server import ask, executions
 from tests.long.report import Report, Size
 
 COUNTING = """\
@@ -59,10 +57,8 @@ def long_run(folder: Path, size: Size) -> Report:
             began = time.monotonic()
             done(here, 900.0)
             took = time.monotonic() - began
-        options = FleetOptions("long", address=arena.options.address)
-        store = FleetStore(here.folder / "sync" / "state.json", None, options, import_worker_module)
-        executions = len(store.connection.call(store.executions()))
         facts = here.facts("history")
+        listed = ask(arena.address, lambda client: executions(client, "seq/long/default"))
         made = [line.split() for line in (here.folder / "made").read_text().splitlines()]
     accepted = [one for one in facts if one["event"] == "succeeded"]
     wrong = list[str]()
@@ -73,9 +69,9 @@ def long_run(folder: Path, size: Size) -> Report:
     revisions = sorted({one["revision"] for one in facts})
     if revisions != list(range(1, revisions[-1] + 1)):
         wrong.append("revisions are missing")
-    if executions < least:
-        wrong.append(f"{executions} executions")
-    counts = {"steps": len(accepted), "executions": executions}
+    if len(listed) < least:
+        wrong.append(f"{len(listed)} executions")
+    counts = {"steps": len(accepted), "executions": len(listed)}
     return Report(counts, tuple(wrong), {"step_ms": round(1000 * took / steps, 1)})
 
 

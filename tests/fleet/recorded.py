@@ -21,10 +21,8 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
-from sequencer.plugins.temporal.connection import FleetOptions
-from sequencer.plugins.temporal.server import TrialServer
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
-from tests.loopback import free_ports
+from tests.fleet.server import HOST, TemporalServer
 
 TTL_S = 3
 """After so long without a beat an attempt is taken for dead."""
@@ -121,37 +119,24 @@ class RecordedProject(FleetProject):
 class Arena:
     """One server that can be killed, and projects on it."""
 
-    def __init__(self, folder: Path, more: Sequence[str] = (), host: str = "127.0.0.1") -> None:
+    def __init__(self, folder: Path, more: Sequence[str] = (), host: str = HOST) -> None:
         """Keep everything below *folder*; *more* are arguments of the server."""
-        self.folder, self.more = folder, more
-        port, self.ui_port = free_ports(2)
-        self.options = FleetOptions("campaign", address=f"{host}:{port}")
-        self.data = folder / "server"
-        self._server: TrialServer | None = None
-
-    def start(self) -> None:
-        """Start the server on its data."""
-        self._server = TrialServer(self.options, self.data, self.ui_port, self.more)
-        self._server.__enter__()
-
-    def kill(self) -> None:
-        """Kill the server."""
-        assert self._server is not None
-        self._server.kill()
+        self.folder = folder
+        self.server = TemporalServer(folder / "server", more, host)
+        self.address = self.server.address
 
     def __enter__(self) -> Self:
-        self.start()
+        self.server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._server is not None:
-            self._server.__exit__()
+        self.server.__exit__()
 
     def project(
         self, name: str, configuration: str = CYCLE, *, address: str = "", folder: str = ""
     ) -> RecordedProject:
         """Return a new project, in a *folder* of its own; *address* leads to the server."""
-        where = address or self.options.address
+        where = address or self.address
         store = f'store: {{kind: temporal, address: "{where}", ttl_s: {TTL_S}, project: {name}}}'
         return RecordedProject(self.folder / (folder or name), configuration, store)
 

@@ -5,7 +5,7 @@ Done again only with another `EDITION`: see CONTRIBUTING.md.
 
 from __future__ import annotations
 
-import os
+import asyncio
 import re
 import shlex
 import tempfile
@@ -13,17 +13,23 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from sequencer.plugins.temporal.connection import Connection, FleetOptions
-from sequencer.plugins.temporal.server import TrialServer
 from tests.fleet.fleet_projects import AGENTS, CYCLE, FLOW, PROCEDURE, FleetProject
-from tests.loopback import free_ports
+from tests.fleet.server import TemporalServer, executions
 
 FOLDER = Path(__file__).parents[1] / "data" / "fleet"
 STORIES = {
     "cycle": (CYCLE, ["run --max-steps 3", "stop --pause", "resume", "tell more", "tick"]),
     "procedure": (
         PROCEDURE,
-        ["run", "answer more", "run", "answer approve", "run --step-timeout 60", "rewind 1", "run"],
+        [
+            "run",
+            "answer feedback more",
+            "run",
+            "answer approve",
+            "run --step-timeout 60",
+            "rewind 1",
+            "run",
+        ],
     ),
     "failing": (
         AGENTS.replace("agent.py]", "missing.py]")
@@ -47,12 +53,9 @@ STORIES = {
 def record() -> None:
     """Write the history of each story's executions."""
     FOLDER.mkdir(exist_ok=True)
-    port, ui_port = free_ports(2)
-    options = FleetOptions("tests", address=f"127.0.0.1:{port}")
-    with tempfile.TemporaryDirectory() as name, TrialServer(options, Path(name) / "s", ui_port):
-        connection = Connection(options)
+    with tempfile.TemporaryDirectory() as name, TemporalServer(Path(name) / "s") as server:
         for story, (configuration, commands) in STORIES.items():
-            store = f'store: {{kind: temporal, address: "{options.address}", project: {story}}}'
+            store = f'store: {{kind: temporal, address: "{server.address}", project: {story}}}'
             here = FleetProject(Path(name) / story, configuration, store)
             here.host = "here"
             if story == "review":
@@ -62,21 +65,19 @@ def record() -> None:
                 ended = here.cli(*shlex.split(command))
                 print(story, command, ended.returncode, ended.stderr[-200:])
             run = story if story == "review" else "default"
-            for number, text in enumerate(connection.call(_histories(connection, story, run)), 1):
+            histories = asyncio.run(_histories(server.address, f"seq/{story}/{run}"))
+            for number, text in enumerate(histories, 1):
                 (FOLDER / f"{story}-{number}.json").write_text(f"{text}\n")
 
 
-async def _histories(connection: Connection, project: str, run: str) -> list[str]:
-    client: Client = await connection.connect()
-    asked = f"WorkflowId = 'seq/{project}/{run}'"
-    found = [one async for one in client.list_workflows(asked)]
-    found.sort(key=lambda one: one.start_time)
+async def _histories(address: str, run: str) -> list[str]:
+    client = await Client.connect(address)
     whole = [
-        await client.get_workflow_handle(one.id, run_id=one.run_id).fetch_history() for one in found
+        await client.get_workflow_handle(run, run_id=one.run_id).fetch_history()
+        for one in await executions(client, run)
     ]
     return [re.sub(r"\s*\n\s*", "", one.to_json()) for one in whole]
 
 
 if __name__ == "__main__":
     record()
-    os._exit(0)

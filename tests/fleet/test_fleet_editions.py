@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
-from sequencer.plugins.temporal.server import program
 from tests.fleet.fleet_projects import AGENTS, CYCLE, FLOW, PROCEDURE, FleetProject, until
+from tests.fleet.server import ask
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Make = Callable[[str], FleetProject]
@@ -129,5 +129,7 @@ def test_a_run_ended_on_the_server_continues(project: Make, address: str) -> Non
 
 def _terminate(address: str, run: str) -> None:
 
-    argv = [program(), "workflow", "terminate", "--address", address, "-w", run]
-    subprocess.run(argv, check=True, capture_output=True, timeout=30)
+    async def ended(client: Client) -> None:
+        await client.get_workflow_handle(run).terminate()
+
+    ask(address, ended)

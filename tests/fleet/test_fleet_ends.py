@@ -11,16 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowUpdateFailedError
 
-from sequencer.errors import NewerSchema
-from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.connection import FleetOptions, Inquiry
-from sequencer.plugins.temporal.kind import import_worker_module
-from sequencer.plugins.temporal.server import TrialServer
-from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import CYCLE, PROCEDURE, FleetProject, until
-from tests.loopback import free_ports
+from tests.fleet.server import TemporalServer, ask, update
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Make = Callable[[str], FleetProject]
@@ -31,36 +25,22 @@ AT_MOST_S = GRACE_S + 10.0
 class Served:
     """A project and its own server, which may be stopped and killed."""
 
-    def __init__(self, folder: Path, configuration: str, server: TrialServer, store: str) -> None:
+    def __init__(self, folder: Path, configuration: str, server: TemporalServer) -> None:
         self.server = server
+        store = f'store: {{kind: temporal, address: "{server.address}", ttl_s: 3, project: p}}'
         self.project = FleetProject(folder, configuration, store)
-
-    @property
-    def pid(self) -> int:
-        assert self.server._process is not None
-        return self.server._process.pid
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Callable[[str], Served]]:
-    port, ui_port = free_ports(2)
-    options = FleetOptions("tests", address=f"127.0.0.1:{port}")
-    name = tmp_path.name
-    store = f'store: {{kind: temporal, address: "{options.address}", ttl_s: 3, project: {name}}}'
-    with TrialServer(options, tmp_path / "server", ui_port) as server:
-
-        def make(configuration: str) -> Served:
-            return Served(tmp_path / name, configuration, server, store)
-
-        made = make
-        yield made
-        assert server._process is not None
-        if server._process.poll() is None:
-            os.kill(server._process.pid, signal.SIGCONT)
+    with TemporalServer(tmp_path / "server") as server:
+        yield lambda configuration: Served(tmp_path / "p", configuration, server)
+        if server.is_running:
+            os.kill(server.pid, signal.SIGCONT)
 
 
 def freeze(served: Served) -> None:
-    os.kill(served.pid, signal.SIGSTOP)
+    os.kill(served.server.pid, signal.SIGSTOP)
 
 
 def kill(served: Served) -> None:
@@ -121,20 +101,23 @@ def _is_connected(run: subprocess.Popen[str]) -> bool:
 def test_a_foreign_queue_is_refused_and_the_run_continues(project: Make, address: str) -> None:
     here = project(PROCEDURE)
     assert here.cli("run").returncode == 4
-    options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
-    store = FleetStore(here.folder / "sync" / "state.json", None, options, import_worker_module)
-    seen = store.refresh_description()
-    assert seen is not None
-    own = seen.queue
+    run = f"seq/{here.folder.name}/default"
+    own = ask(address, lambda client: _queue(client, run))
     strange = ["x", "", f"seq/other@{own.rpartition('@')[2]}", f"{own}/elsewhere", f"{own}\n"]
     with here.worker():
         for queue in strange:
-            with pytest.raises((WorkflowUpdateFailedError, NewerSchema)) as refused:
-                store.connection.call(store.ask(Inquiry("change_queue", queue)))
-            assert "no workers of this project serve such a queue" in str(refused.value), queue
-        with pytest.raises((WorkflowUpdateFailedError, NewerSchema)):
-            store.connection.call(store.ask(Inquiry("leave", "not an id")))
-        store.connection.call(store.ask(Inquiry("change_queue", own)))
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                update(address, run, "change_queue", queue)
+            reason = str(refused.value.cause)
+            assert "no workers of this project serve such a queue" in reason, queue
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            update(address, run, "leave", "not an id")
+        assert "this is not the id of a work order" in str(refused.value.cause)
+        update(address, run, "change_queue", own)
     assert here.cli("answer", "approve").returncode == 0
     assert here.cli("run").returncode == 0
     assert here.facts("status")["status"] == "complete"
+
+
+async def _queue(client: Client, run: str) -> str:
+    return (await client.get_workflow_handle(run).describe()).task_queue

@@ -12,10 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer.plugins.temporal.connection import FleetOptions
-from sequencer.plugins.temporal.server import TrialServer
 from tests.fleet.fleet_projects import AGENTS, CYCLE, PROCEDURE, FleetProject, started_by, until
 from tests.fleet.recorded import Arena, violations
+from tests.fleet.server import TemporalServer
 from tests.fleet.wires import Wire
 from tests.loopback import free_ports
 
@@ -51,23 +50,21 @@ def test_a_frozen_workers_late_report_is_refused_and_its_agent_ends(project: Mak
 
 
 def test_a_run_continues_after_its_server_is_killed_and_restarted(tmp_path: Path) -> None:
-    port, ui_port = free_ports(2)
-    options = FleetOptions("tests", address=f"127.0.0.1:{port}")
+    server = TemporalServer(tmp_path / "server")
     name = tmp_path.name
-    store = f'store: {{kind: temporal, address: "{options.address}", ttl_s: 3, project: {name}}}'
+    store = f'store: {{kind: temporal, address: "{server.address}", ttl_s: 3, project: {name}}}'
     here = FleetProject(tmp_path / name, CYCLE, store)
     hold = here.hold()
-    folder = tmp_path / "server"
-    with TrialServer(options, folder, ui_port) as first, here.process(*RUN_3) as run:
+    with server, here.process(*RUN_3) as run:
         until(lambda: here.done)
-        first.kill()
+        server.kill()
         time.sleep(1)
         hold.unlink()
-        with TrialServer(options, folder, ui_port):
-            said = run.communicate(timeout=90)[0]
-            assert run.returncode == 0, said
-            assert accepted(here) == [0, 1, 2]
-            assert here.facts("status")["status"] == "waiting-next"
+        server.start()
+        said = run.communicate(timeout=90)[0]
+        assert run.returncode == 0, said
+        assert accepted(here) == [0, 1, 2]
+        assert here.facts("status")["status"] == "waiting-next"
 
 
 def test_an_interrupted_run_gives_its_step_back(project: Make) -> None:
@@ -119,17 +116,16 @@ def test_a_refusal_leaves_no_event(project: Make) -> None:
 
 
 def test_looking_needs_no_worker_and_names_the_address_of_a_dead_server(tmp_path: Path) -> None:
-    port, ui_port = free_ports(2)
-    address = f"127.0.0.1:{port}"
-    store = f'store: {{kind: temporal, address: "{address}", project: p}}'
+    server = TemporalServer(tmp_path / "server")
+    store = f'store: {{kind: temporal, address: "{server.address}", project: p}}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
-    with TrialServer(FleetOptions("p", address=address), tmp_path / "server", ui_port):
+    with server:
         assert here.cli("run", "--max-steps", "1").returncode == 0
         for verb in (["status"], ["history"], ["status", "--all"], ["plan"], ["log"]):
             assert here.cli(*verb).returncode == 0
     ended = here.cli("status")
     assert ended.returncode == 3
-    assert address in ended.stderr
+    assert server.address in ended.stderr
     assert "does not answer: connection refused" in ended.stderr
     assert "sequencer worker --trial" in ended.stderr
     assert "Error" not in ended.stderr
@@ -153,9 +149,8 @@ def test_forty_commands_in_a_row_end_with_their_exit_code(project: Make) -> None
 
 
 def test_no_secret_is_on_the_server(tmp_path: Path) -> None:
-    port, ui_port = free_ports(2)
-    address = f"127.0.0.1:{port}"
-    store = f'store: {{kind: temporal, address: "{address}", project: p}}'
+    server = TemporalServer(tmp_path / "server")
+    store = f'store: {{kind: temporal, address: "{server.address}", project: p}}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
     text = (here.folder / "orchestration.yaml").read_text()
     text = text.replace("agent.py]}", "agent.py], pass_env: [CANARY_TOKEN]}")
@@ -165,12 +160,12 @@ def test_no_secret_is_on_the_server(tmp_path: Path) -> None:
     secret = "canary-3f9b1c7d55aa"  # noqa: S105 - it is to be found
     os.environ["CANARY_TOKEN"] = secret
     try:
-        with TrialServer(FleetOptions("p", address=address), tmp_path / "server", ui_port):
+        with server:
             assert here.cli("run", "--max-steps", "2").returncode == 0
             assert "[secret]" in json.dumps(here.facts("history"))
     finally:
         del os.environ["CANARY_TOKEN"]
-    for path in (tmp_path / "server").iterdir():
+    for path in server.folder.iterdir():
         assert secret.encode() not in path.read_bytes()
 
 
@@ -278,10 +273,10 @@ def test_a_server_away_for_long_is_waited_for_and_reported(tmp_path: Path) -> No
         hold = here.hold()
         with here.process("run", "--max-steps", "2") as run:
             here.started(1)
-            arena.kill()
+            arena.server.kill()
             # The client library gives up after ten seconds.
             time.sleep(12)
-            arena.start()
+            arena.server.start()
             hold.unlink()
             said = run.communicate(timeout=90)[0]
         assert run.returncode == 0, said
@@ -292,7 +287,7 @@ def test_a_server_away_for_long_is_waited_for_and_reported(tmp_path: Path) -> No
 
 
 def test_a_work_order_whose_end_was_lost_is_not_issued_twice(tmp_path: Path) -> None:
-    with Arena(tmp_path) as arena, Wire(arena.options.address) as wire:
+    with Arena(tmp_path) as arena, Wire(arena.address) as wire:
         here = arena.project("p")
         there = arena.project("p", address=wire.address, folder="there")
         holds = here.hold(), there.hold()
@@ -346,8 +341,8 @@ def test_a_worker_reports_that_the_server_is_away_and_back(tmp_path: Path) -> No
         here = arena.project("p")
         with here.worker() as worker:
             assert worker.stdout is not None
-            arena.kill()
+            arena.server.kill()
             assert "all runs notice: the Temporal server does not" in worker.stdout.readline()
-            arena.start()
+            arena.server.start()
             assert "the Temporal server answers again" in worker.stdout.readline()
             assert here.cli("run", "--max-steps", "1").returncode == 0

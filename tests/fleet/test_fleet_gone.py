@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.plugins.temporal.connection import identity, is_gone
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
 from tests.fleet.recorded import TTL_S, Arena, RecordedProject
 from tests.fleet.wires import Wire
@@ -52,7 +51,7 @@ def test_a_killed_run_is_reported_gone_and_its_step_is_released_at_once(
 
 
 def test_a_run_silent_for_a_while_is_not_reported_gone(tmp_path: Path) -> None:
-    with Arena(tmp_path) as arena, Wire(arena.options.address) as wire:
+    with Arena(tmp_path) as arena, Wire(arena.address) as wire:
         here = arena.project("p")
         there = arena.project("p", address=wire.address, folder="there")
         here.clones = (there,)
@@ -72,21 +71,3 @@ def test_a_run_silent_for_a_while_is_not_reported_gone(tmp_path: Path) -> None:
 
 def _starts(here: RecordedProject) -> int:
     return sum(noted.what == "start" for noted in here.record)
-
-
-def test_only_a_process_proven_dead_here_is_gone() -> None:
-    own = identity()
-    name, proof = own.split("#")
-    machine, boot, namespace, start = proof.split("/")
-    assert not is_gone(own)
-    assert is_gone(f"{name}#{machine}/{boot}/{namespace}/{int(start) + 1}")
-    for other in (
-        name,
-        "",
-        f"{name}#",
-        f"{name}#x/{boot}x/{namespace}/{start}",
-        f"{name}#{machine}/{boot}/pid:[1]/{int(start) + 1}",
-        f"{name}#{machine}/{boot}/{namespace}/x",
-        f"1{own}x",
-    ):
-        assert not is_gone(other), other

@@ -6,14 +6,12 @@ import http.client
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from sequencer.plugins.temporal.connection import FleetOptions
-from sequencer.plugins.temporal.server import TrialServer
 from tests.clones import git
 from tests.fleet.fleet_projects import (
     CODE,
@@ -24,7 +22,7 @@ from tests.fleet.fleet_projects import (
     clones,
     until,
 )
-from tests.loopback import free_ports
+from tests.fleet.server import TemporalServer
 
 pytest.importorskip("starlette", reason="the extra 'web' is not installed")
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(120)]
@@ -145,19 +143,14 @@ def test_a_step_of_another_machine_shows_its_diff_and_the_place_of_its_log(
 
 
 def test_a_server_that_is_away_is_reported_and_nothing_hangs(tmp_path: Path) -> None:
-    port, ui_port = free_ports(2)
-    address = f"127.0.0.1:{port}"
-    store = f'store: {{kind: temporal, address: "{address}", project: p}}'
+    server = TemporalServer(tmp_path / "server")
+    store = f'store: {{kind: temporal, address: "{server.address}", project: p}}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
-    folder = tmp_path / "server"
-    with TrialServer(FleetOptions("p", address=address), folder, ui_port):
-        assert here.cli("run", "--max-steps", "1").returncode == 0
-        server = here.process("web", "--port", "0", "--no-browser")
-        process = server.__enter__()
-        assert process.stdout is not None
-        reader = Reader(process.stdout.readline().strip())
-        assert "supervisor" in reader.page("/p/p/-")
-    try:
+    with ExitStack() as stack:
+        with server:
+            assert here.cli("run", "--max-steps", "1").returncode == 0
+            reader = stack.enter_context(pages(here))
+            assert "supervisor" in reader.page("/p/p/-")
         until(lambda: "can&#39;t be reached" in reader.page("/"))
         began = time.monotonic()
         assert reader.ask("GET", "/p/p/-")[0] == 503
@@ -165,7 +158,5 @@ def test_a_server_that_is_away_is_reported_and_nothing_hangs(tmp_path: Path) -> 
         for path in ("/runs", "/costs", "/health"):
             assert reader.page(path)
         assert time.monotonic() - began < 5, "no page asks the server itself"
-        with TrialServer(FleetOptions("p", address=address), folder, ui_port):
+        with server:
             until(lambda: reader.ask("GET", "/p/p/-")[0] == 200)
-    finally:
-        server.__exit__(None, None, None)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
-from sequencer import open_project
-from sequencer.plugins.temporal.client import FleetStore
+from sequencer import open_run
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
+from tests.fleet.server import ask, executions
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Make = Callable[[str], FleetProject]
@@ -62,26 +64,43 @@ def test_another_machine_can_take_over_the_runs_of_a_machine(
     assert (here.done, len(there.done)) == ([], 2)
     # A run that is over begins again at its place.
     assert there.cli("reset", "--yes").returncode == 0
-    store = open_project(there.folder, trust=True).store(None)
-    assert isinstance(store, FleetStore)
-    assert store.find_worker_location() == "gpu1"
+    assert open_run(there.folder, trust=True).find_worker_location() == "gpu1"
 
 
-def test_a_project_without_git_belongs_to_one_machine(tmp_path: Path) -> None:
-    store = 'store: {kind: temporal, address: "127.0.0.1:1", project: "a shop/x\'s"}'
+def test_steps_of_another_machine_are_reported_also_by_the_next_execution(
+    machines: tuple[FleetProject, FleetProject], address: str
+) -> None:
+    here, there = machines
+    assert here.cli("run", "--max-steps", "1").returncode == 0
+    with here.worker() as worker:
+        ended = there.cli("run", "--max-steps", "22", timeout_s=120)
+        assert ended.returncode == 0, ended.stderr
+        by = f"{worker.pid}@{socket.gethostname()}"
+    reported = re.findall(r"\[(\d+)\] \w+: (made by|accepted after)", ended.stderr)
+    expected = [(str(n), what) for n in range(2, 24) for what in ("made by", "accepted after")]
+    assert reported == expected, ended.stderr
+    assert ended.stderr.count(by) == len(reported), ended.stderr
+    run = f"seq/{here.folder.name}/default"
+    until(lambda: len(ask(address, lambda client: executions(client, run))) > 1)
+
+
+def test_a_project_without_git_belongs_to_one_machine(tmp_path: Path, address: str) -> None:
+    store = f'store: {{kind: temporal, address: "{address}", project: "a shop/x\'s"}}'
     here = FleetProject(tmp_path / "p", CYCLE, store)
 
-    def options() -> tuple[str, str]:
-        made = open_project(here.folder, trust=True).store(None)
-        assert isinstance(made, FleetStore)
-        return made.options.place, made.options.prefix
+    async def queues(client: Client) -> dict[str, str]:
+        # No other project's runs begin so, and no query ends there.
+        found = client.list_workflows("WorkflowId STARTS_WITH 'seq/a-shop-x-s--'")
+        return {one.id.rpartition("/")[2]: one.task_queue async for one in found}
 
-    place, prefix = options()
-    assert place == socket.gethostname()
-    # No other project's runs begin so, and no query ends there.
-    assert prefix.startswith("seq/a-shop-x-s--")
+    def place(run: str) -> str:
+        assert here.cli("run", "--run", run, "--detach").returncode == 0
+        until(lambda: run in ask(address, queues))
+        return ask(address, queues)[run].partition("@")[2].partition("/")[2]
+
+    assert place("one") == socket.gethostname()
     subprocess.run(["git", "init", "-q"], cwd=here.folder, check=True)
-    assert options()[0] == ""
+    assert place("two") == ""
 
 
 def test_machines_that_share_a_log_folder_show_each_others_logs(

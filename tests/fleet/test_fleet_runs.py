@@ -11,18 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
 
-from sequencer import Head, Transition
-from sequencer.engine.events import AttemptElsewhere, RunEvent
-from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.connection import FleetOptions
-from sequencer.plugins.temporal.kind import import_worker_module
-from sequencer.plugins.temporal.news import NewsWatch
-from sequencer.plugins.temporal.wire import unpack_head
+from sequencer import Head, Transition, open_project
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import (
     AGENTS,
@@ -35,6 +29,7 @@ from tests.fleet.fleet_projects import (
     told,
     until,
 )
+from tests.fleet.server import CALL_TIMEOUT, ask
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 REPLAY = """\
@@ -92,14 +87,15 @@ def test_a_gate_is_decided_without_a_worker(pair: Pair) -> None:
     both = pair(PROCEDURE)
     for words in (
         "stop --pause", "run", "resume", "run", "status --json", "run", "answer again",
-        "answer more", "run", "inbox --json", "answer approve --note fine", "answer approve",
-        "stop --reason enough", "run", "resume", "run", "run", "status",
+        "answer feedback more", "run", "inbox --json", "answer approve --note fine",
+        "answer approve", "stop --reason enough", "run", "resume", "run", "run", "status",
         "answer reject", "rewind 1", "run", "status --json",
     ):  # fmt: skip
         same(both, *words.split())
     fleet, files = (one.facts("history") for one in both)
     assert told(fleet) == told(files)
-    assert [one["event"] for one in fleet].count("approved") == 1
+    events = [one["event"] for one in fleet]
+    assert (events.count("feedback"), events.count("approved")) == (1, 1)
 
 
 def test_a_completed_run_calls_the_hook_with_the_step_that_has_ended_it(pair: Pair) -> None:
@@ -188,6 +184,11 @@ def test_a_long_run_continues_as_a_new_execution_with_its_whole_history(project:
     assert len(here.done) == 40
 
 
+def _id(here: FleetProject, run: str = "default") -> str:
+    """Return the id of a run on the server."""
+    return f"seq/{here.folder.name}/{run}"
+
+
 def _with_flow(here: FleetProject) -> FleetProject:
     (here.folder / "flows").mkdir()
     (here.folder / "flows" / "review.md").write_text(FLOW)
@@ -264,7 +265,7 @@ def test_replaying_a_history_gives_the_same_decisions(project: Make, address: st
     assert here.cli("run", "flows/review.md").returncode == 4
     for seed in ("1", "2", "3"):
         replayed = subprocess.run(
-            [sys.executable, "-c", REPLAY, address, f"seq/{here.folder.name}/review"],
+            [sys.executable, "-c", REPLAY, address, _id(here, "review")],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
@@ -305,11 +306,6 @@ def test_two_clones_share_a_cycle(project: Make, tmp_path: Path) -> None:
     made = sorted(int(one[1]) for one in [*here.done, *there.done])
     assert made == [0, 1, 2, 3]
     assert told(here.facts("history")) == told(there.facts("history"))
-
-
-def _store(here: FleetProject, address: str) -> FleetStore:
-    options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
-    return FleetStore(here.folder / "sync" / "state.json", None, options, import_worker_module)
 
 
 def test_workers_run_detached_steps_and_status_names_them(project: Make) -> None:
@@ -358,26 +354,6 @@ def test_run_and_worker_report_every_step_once(project: Make) -> None:
         assert (f"default [{number}]" in made) == is_elsewhere, (ends, made)
 
 
-def test_steps_of_other_processes_are_reported_also_by_the_next_execution(
-    project: Make, address: str
-) -> None:
-    here = project(CYCLE)
-    assert here.cli("run", "--max-steps", "1").returncode == 0
-    store, told_of = _store(here, address), list[RunEvent]()
-    head = store.view().head
-    assert head is not None
-    watch, after = NewsWatch(store, head, lambda: 0, told_of.append), 1
-    for count in (2, 20):
-        told_of.clear()
-        assert here.cli("run", "--max-steps", str(count)).returncode == 0
-        store.connection.call(watch.report_news())
-        made = [one for one in told_of if isinstance(one, AttemptElsewhere)]
-        expected = [(index, is_end) for index in range(after, after + count) for is_end in (0, 1)]
-        assert [(one.step_index, one.outcome is not None) for one in made] == expected
-        assert {one.by.partition("@")[2] for one in made} == {socket.gethostname()}
-        after += count
-
-
 def test_log_names_the_machine_that_has_it(project: Make, tmp_path: Path) -> None:
     here = project(CYCLE)
     text = (here.folder / "orchestration.yaml").read_text()
@@ -391,11 +367,16 @@ def test_log_names_the_machine_that_has_it(project: Make, tmp_path: Path) -> Non
 
 def test_a_restart_does_not_skip_another_one(project: Make, address: str) -> None:
     here = project(PROCEDURE)
+
+    async def status(client: Client) -> WorkflowExecutionStatus | None:
+        return (await client.get_workflow_handle(_id(here)).describe()).status
+
     with here.worker():
         assert here.cli("run").returncode == 4
         assert here.cli("answer", "reject").returncode == 0
-        one, other = _store(here, address), _store(here, address)
-        until(lambda: (seen := one.refresh_description()) is not None and not seen.is_open)
+        opened = open_project(here.folder, trust=True)
+        one, other = opened.store(None), opened.store(None)
+        until(lambda: ask(address, status) is WorkflowExecutionStatus.COMPLETED)
         calls: list[int] = []
 
         def touch(head: Head | None) -> Transition:
@@ -410,9 +391,7 @@ def test_a_restart_does_not_skip_another_one(project: Make, address: str) -> Non
                 time.sleep(2)
             return touch(head)
 
-        before = one.refresh_description()
-        assert before is not None
-        revision = unpack_head(before.memo).revision
+        revision: int = here.facts("status")["revision"]
         assert one.update(late).revision == revision + 2
     # Seen by the other one, made by it, decided over again after it.
     assert calls == [revision, revision + 1, revision, revision + 1]
@@ -420,17 +399,16 @@ def test_a_restart_does_not_skip_another_one(project: Make, address: str) -> Non
 
 def test_the_server_shows_the_state_of_a_run(project: Make, address: str) -> None:
     here = project(PROCEDURE)
-    store = _store(here, address)
 
-    async def seen() -> tuple[str | None, str | None, str]:
-        handle = await store.get_handle()
+    async def seen(client: Client) -> tuple[str | None, str | None, str]:
+        handle = client.get_workflow_handle(_id(here))
         described = await handle.describe()
-        now = await handle.query("__temporal_workflow_metadata", rpc_timeout=timedelta(seconds=20))
+        now = await handle.query("__temporal_workflow_metadata", rpc_timeout=CALL_TIMEOUT)
         return await described.static_summary(), await described.static_details(), str(now)
 
     with here.worker():
         assert here.cli("run").returncode == 4
-        summary, details, now = store.connection.call(seen())
+        summary, details, now = ask(address, seen)
     assert summary == "workflow release"
     assert "'sequencer status' shows its state" in str(details)
     assert "waiting-approval; accepted steps: 1" in now

@@ -15,13 +15,11 @@ import pytest
 
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
-from sequencer.errors import NewerSchema
-from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.connection import FleetOptions, Inquiry
-from sequencer.plugins.temporal.kind import import_worker_module
-from tests.fleet.conftest import TTL_S
+from temporalio.client import Client, WorkflowUpdateFailedError
+
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
 from tests.fleet.recorded import Arena, RecordedProject, violations
+from tests.fleet.server import ask, executions, update, updates
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
 Make = Callable[[str], FleetProject]
@@ -86,13 +84,8 @@ sys.exit(main())
 """
 
 
-def _store(here: FleetProject, address: str) -> FleetStore:
-    options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
-    return FleetStore(here.folder / "sync" / "state.json", None, options, import_worker_module)
-
-
 @pytest.mark.parametrize(
-    ("update", "argument"),
+    ("name", "argument"),
     [
         ("work", {"id": "x"}),
         ("work", {"id": "x", "by": "", "ttl_s": 1, "workflow": {"name": "w"}, "mode": "new"}),
@@ -101,13 +94,13 @@ def _store(here: FleetProject, address: str) -> FleetStore:
     ],
 )
 def test_an_unreadable_request_is_refused_and_the_run_continues(
-    project: Make, address: str, update: str, argument: dict[str, Any]
+    project: Make, address: str, name: str, argument: dict[str, Any]
 ) -> None:
     here = project(CYCLE)
     assert here.cli("run", "--max-steps", "1").returncode == 0
-    store = _store(here, address)
-    with here.worker(), pytest.raises(NewerSchema, match="can't be read by this release"):
-        store.connection.call(store.ask(Inquiry(update, argument)))
+    with here.worker(), pytest.raises(WorkflowUpdateFailedError) as refused:
+        update(address, f"seq/{here.folder.name}/default", name, argument)
+    assert "can't be read by this release" in str(refused.value.cause)
     assert here.cli("run", "--max-steps", "1").returncode == 0
     assert here.facts("status")["step_index"] == 2
 
@@ -130,13 +123,17 @@ def test_an_ended_work_order_is_not_issued_again_by_the_next_execution(
 ) -> None:
     here = project(CYCLE)
     assert here.cli("run", "--max-steps", "2").returncode == 0
-    store = _store(here, address)
-    permit = next(iter(store.connection.call(store.read()).work_orders.values()))
+    run = f"seq/{here.folder.name}/default"
+
+    async def permits(client: Client) -> list[Any]:
+        return await updates(client.get_workflow_handle(run), "work")
+
+    (permit,) = ask(address, permits)
     assert here.cli("run", "--max-steps", "30", timeout_s=120).returncode == 0
-    assert len(store.connection.call(store.executions())) > 1
+    until(lambda: len(ask(address, lambda client: executions(client, run))) > 1)
     with here.worker():
         # As a process does that has not heard the answer.
-        end = store.connection.call(store.ask(Inquiry("work", permit)))
+        end = update(address, run, "work", permit)
     assert end["reason"] == "2 steps are done (--max-steps)"
     assert here.facts("status")["step_index"] == 32
 

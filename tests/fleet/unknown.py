@@ -27,7 +27,7 @@ def campaign(folder: Path, size: Size) -> Report:
     count = 60 if size is Size.LONG else 6
     dice = random.Random(31)  # noqa: S311 - to be repeated
     wrong, codes = list[str](), Counter[int]()
-    with Arena(folder) as arena, Wire(arena.options.address) as wire:
+    with Arena(folder) as arena, Wire(arena.address) as wire:
         here = arena.project("unknown")
         there = arena.project("unknown", address=wire.address, folder="there")
         assert here.cli("run", "--max-steps", "1").returncode == 0

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -67,13 +66,8 @@ def _open_log(log: Path) -> IO[bytes]:
 class TrialServer:
     """A running trial server; a context manager that starts and ends it."""
 
-    def __init__(
-        self, options: FleetOptions, folder: Path, ui_port: int, more: Sequence[str] = ()
-    ) -> None:
-        """Listen on the port of *options*, on this machine; store all data in *folder*.
-
-        *more* are extra arguments for the server's program.
-        """
+    def __init__(self, options: FleetOptions, folder: Path, ui_port: int) -> None:
+        """Listen on the port of *options*, on this machine; store all data in *folder*."""
         self._connection, self._folder = Connection(options), folder
         self._process: subprocess.Popen[bytes] | None = None
         self.web = f"http://{HOST}:{ui_port}/namespaces/{options.namespace}/workflows"
@@ -83,7 +77,6 @@ class TrialServer:
         self._argv = [program(), "server", "start-dev", "--ip", HOST, "--port", str(port)]
         self._argv += ["--ui-port", str(ui_port), "--namespace", options.namespace]
         self._argv += ["--db-filename", str(folder / "fleet.db"), "--log-level", "warn"]
-        self._argv += more
 
     def __enter__(self) -> Self:
         """Start it, and return once it answers.
