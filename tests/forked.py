@@ -359,7 +359,8 @@ def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         program = Path(str(sys.modules["sequencer"].__file__))
         sys.argv = [str(program.with_name("__main__.py")), *request["arguments"]]
         sys.path[0] = str(Path.cwd())
-        if packages := [entry for entry in _search_path(variables) if entry not in sys.path]:
+        known = sys.path[1:]
+        if packages := [entry for entry in _search_path(variables) if entry not in known]:
             _add_packages(packages)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _main()

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 
@@ -54,7 +55,9 @@ def _called(folder: Path, *argv: str) -> int:
     os.chdir(folder)
     sys.argv = ["sequencer", *argv]
     try:
-        runpy.run_module("sequencer", run_name="__main__")
+        # The program ends at once if an earlier test of this process connected to Temporal.
+        with patch.object(os, "_exit", sys.exit):
+            runpy.run_module("sequencer", run_name="__main__")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 70
     return 70

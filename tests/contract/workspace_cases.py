@@ -92,9 +92,9 @@ class Site:
         else:
             work = self.workspace.collect(held, "main", self.head)
             mover = innermost(self.workspace)
-            cargo = getattr(mover, "cargo", None)
-            if cargo is not None and not isinstance(mover, AttemptWorkspace):
-                pushed = clone(self.home).remote.push([cargo])
+            code_move = getattr(mover, "code_move", None)
+            if code_move is not None and not isinstance(mover, AttemptWorkspace):
+                pushed = clone(self.home).remote.push([code_move])
                 assert pushed.verdict is PushVerdict.ACCEPTED
             after = self.head.step_index + 1
             self.head = self.head.replace(claims=(), step_index=after, work=work or self.head.work)
