@@ -119,6 +119,6 @@ def test_nothing_starves_beside_an_endless_cycle_in_a_real_project(
     if faketime is None:
         pytest.skip("libfaketime is not installed")
     lived = Lived(tmp_path, seed, faketime)
-    lived.live(25)
+    lived.live(15)
     assert waited_too_long(lived.looks) == []
     assert {"", "often"} < {look.moved for look in lived.looks}
