@@ -50,7 +50,7 @@ def one_step(folder: Path) -> Called:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """Return what the files in *folder* are, and what git says of them."""
+    """Return the files in *folder*, and what git says about them."""
     paths = (one for one in folder.rglob("*") if ".git" not in one.parts and not one.is_dir())
     found = {
         str(one.relative_to(folder)): (

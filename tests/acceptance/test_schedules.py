@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Return what moves the clock of this process that many seconds after now.
+    """Return a patch that sets the clock of this process that many seconds ahead.
 
     Only what Python reads as `time.time`: the times of changes to a run stay as they are.
     """
@@ -130,7 +130,7 @@ def test_of_many_simultaneous_ticks_only_one_starts_the_run(folder: Path, later:
 
 
 def let_a_date_come(folder: Path) -> None:
-    """Let the last start, and all that is in the journal, have been the day before yesterday."""
+    """Move the last start and all records of the journal to the day before yesterday."""
     before = time.time() - 2 * DAY_S
     at = datetime.fromtimestamp(before, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -105,7 +105,7 @@ def become(command: dict[str, Any], streams: list[int], plan: dict[str, Any]) ->
 
 
 def called() -> int:
-    """Be ``python -m sequencer``, and return its exit code."""
+    """Run ``python -m sequencer`` in this process; return its exit code."""
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     code = 0

@@ -51,7 +51,7 @@ class Command(NamedTuple):
 
 
 def _called(folder: Path, *argv: str) -> int:
-    """Be ``python -m sequencer`` with *argv* in *folder*, in this process; return its exit code."""
+    """Run ``python -m sequencer`` in *folder*, in this process; return its exit code."""
     os.chdir(folder)
     sys.argv = ["sequencer", *argv]
     try:

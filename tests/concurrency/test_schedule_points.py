@@ -18,7 +18,7 @@ def test_a_tick_that_dies_at_any_call_of_a_start_loses_no_date(tmp_path: Path) -
 
 
 def note_too_early(state: Path) -> None:
-    """Note each start that is still to be made as one that was made."""
+    """Record each start that is due as if it had happened."""
     for path in (state / "sequencer" / "schedules").glob("*.json"):
         note = json.loads(path.read_text())
         if note["starting"] is not None:

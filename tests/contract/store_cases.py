@@ -86,7 +86,7 @@ def on_run(change: Callable[[Head], Transition]) -> Callable[[Head | None], Tran
 
 
 def boot_clock() -> float | None:
-    """Return the seconds since this machine's boot, if its system tells."""
+    """Return the seconds since this machine booted; None if its system does not tell."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return None if clock is None else time.clock_gettime(clock)
 
@@ -112,7 +112,7 @@ def claiming(store: Store, head: Head) -> Transition:
 
 
 def granting(head: Head, owner: Owner, ttl_s: float) -> Transition:
-    """Give *owner* the next token, for the current step, whoever has it."""
+    """Give *owner* a claim on the current step, even if another process holds it."""
     ref, token, attempt = place_at(head.step_index), head.token + 1, head.attempt + 1
     granted = make_claim(
         token,

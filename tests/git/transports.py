@@ -126,7 +126,7 @@ TOO_OFTEN = 50
 
 
 def serve_by(script: str, command: str, path: Path, clone: Path) -> None:
-    """Let *script*, which is kept at *path*, be what *clone* finds as git's *command* there."""
+    """Replace git's *command* in *clone* with *script*, stored at *path*."""
     path.write_text(script)
     path.chmod(0o755)
     git(clone, "config", f"remote.origin.{command.replace('-', '')}", str(path))

@@ -211,7 +211,7 @@ class Serve(Protocol):
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Return what serves projects, which are trusted."""
+    """Return a function that serves trusted projects."""
     monkeypatch.setenv("SEQUENCER_TRUST", "all")
     with ExitStack() as stack:
         yield lambda projects, **more: stack.enter_context(Client(projects, **more))

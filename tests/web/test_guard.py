@@ -395,7 +395,7 @@ def test_the_command_refuses_open_addresses_and_agents(made: Path) -> None:
 
 
 def test_the_key_appears_in_no_command_line(made: Path, tmp_path: Path) -> None:
-    """A browser gets a file that leads to the link, until somebody has logged in by it."""
+    """A browser opens a file that leads to the link; the first login removes it."""
     browser, opened = tmp_path / "browser", tmp_path / "opened"
     browser.write_text(f'#!/bin/sh\necho "$@" > "{opened}.new"\nmv "{opened}.new" "{opened}"\n')
     browser.chmod(0o755)

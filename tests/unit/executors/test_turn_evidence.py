@@ -41,7 +41,7 @@ def reported(client: str, lines: Iterable[bytes], exit_code: int = 0) -> Outcome
 
 
 def replayed(client: str, name: str, change: Change = list) -> tuple[Outcome, Evidence]:
-    """Return what becomes of a recording whose events *change* has changed."""
+    """Return the outcome of a recording after *change* has edited its events."""
     events = change(recorded.events_of(name))
     outcome = reported(client, (json.dumps(event).encode() for event in events))
     assert outcome.evidence is not None

@@ -93,7 +93,7 @@ def test_no_run_waits_longer_when_several_work_at_once(
 
 
 def test_a_line_that_always_starts_with_the_oldest_is_detected() -> None:
-    """A check of the check: this is how `tick --all` was unfair."""
+    """The test notices the way in which `tick --all` was unfair."""
     actions = [("arrive", "a"), ("arrive", "b"), *([("tick", "a"), ("end", "a")] * 3)]
     assert played(actions, 1) == []
     with patch.object(RunQueue, "record_turn", lambda self, *_: self):

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> receiver.WebhookReceiver:
-    """Return a door at which nobody acts on what is taken."""
+    """Return a receiver whose deliveries no handler acts on."""
     monkeypatch.setattr(acting.DeliveryHandler, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
     return receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
