@@ -22,7 +22,7 @@ def test_each_date_after_a_wrong_clock_starts_its_run_once(tmp_path: Path) -> No
 def test_the_campaign_detects_a_date_note_trusted_blindly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A check of the check."""
+    """The check itself notices a fault."""
     monkeypatch.setattr(DateNote, "drop_future_times", lambda self, now: self)  # noqa: ARG005
     monkeypatch.setattr(schedule_clocks, "library", lambda: None)
     report = schedule_clocks.campaign(tmp_path, Size.SHORT)

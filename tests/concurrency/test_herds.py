@@ -36,7 +36,7 @@ def test_a_run_survives_constant_rotation_of_its_journal(tmp_path: Path) -> None
 
 
 def test_a_herd_that_does_not_finish_is_reported(tmp_path: Path) -> None:
-    """A check of the check."""
+    """The check itself notices a fault."""
     found = let_work(Herd(str(tmp_path), steps=1_000_000, kills=10_000, limit_s=1.0))
     assert any("kills in 1 s" in text for text in found)
     assert any("steps in 1 s" in text for text in found)

@@ -28,6 +28,6 @@ def note_too_early(state: Path) -> None:
 
 @pytest.mark.slow
 def test_the_sweep_notices_a_date_that_is_noted_too_early(tmp_path: Path) -> None:
-    """A check of the check."""
+    """The check itself notices a fault."""
     report = schedule_points.swept(tmp_path, {"kill": (1, 4)}, note_too_early)
     assert any("the date is lost" in text for text in report.violations)

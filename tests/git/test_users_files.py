@@ -116,7 +116,7 @@ def test_a_clone_is_left_byte_for_byte(state: str, shared: Shared) -> None:
 
 
 def test_the_snapshot_sees_what_it_should(shared: Shared) -> None:
-    """A check of the check."""
+    """The check itself notices a fault."""
     clone = shared.clone("ours")
     changes: list[Callable[[], object]] = [
         (clone / "README.md").touch,
