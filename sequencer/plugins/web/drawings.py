@@ -125,7 +125,7 @@ class RingReview(Struct, frozen=True):
 def ring_svg(
     steps: Sequence[tuple[str, StateDisplay, str]], title: str, review: RingReview | None = None
 ) -> str:
-    """Return a cycle as a ring; *steps* has (name, look, link) for each step.
+    """Return a cycle as a ring; *steps* has (name, display, link) for each step.
 
     *title* is in the middle, above the *review*.
     """
