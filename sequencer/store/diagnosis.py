@@ -49,9 +49,9 @@ from sequencer.store.recovery import (
     recover,
 )
 
-Complaints = tuple[object, ...]
-"""Only compared; see `Diagnosis.complaints`."""
-_NO_COMPLAINTS: Complaints = (None, None, (), ())
+Findings = tuple[object, ...]
+"""Only compared; see `Diagnosis.findings`."""
+_NO_FINDINGS: Findings = (None, None, (), ())
 
 
 class Action(StrEnum):
@@ -155,7 +155,7 @@ class Diagnosis(Struct, frozen=True):
         return max((token for token in tokens if token <= floor + MAX_LOST_TOKENS), default=floor)
 
     @property
-    def complaints(self) -> Complaints:
+    def findings(self) -> Findings:
         """Return the problems that may exist only because a writer was active during the reading.
 
         They are compared with those of the next reading: damage shows up in both.
@@ -201,18 +201,18 @@ def diagnose(state_path: Path, progress: ProgressEvidence = no_progress_evidence
         CorruptState: this user may not read the files, which a person has to fix; or writers
             change them faster than they can be read.
     """
-    old_complaints: Complaints | None = None
+    old_findings: Findings | None = None
     for _ in range(READ_ATTEMPTS):
         files = RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), progress)
         signature = files.signature()
         diagnosis = _diagnose_files(files)
         # Problems that two readings in a row have are damage, even if a writer is active.
-        if files.signature() == signature or diagnosis.complaints in (
-            _NO_COMPLAINTS,
-            old_complaints,
+        if files.signature() == signature or diagnosis.findings in (
+            _NO_FINDINGS,
+            old_findings,
         ):
             return diagnosis
-        old_complaints = diagnosis.complaints
+        old_findings = diagnosis.findings
     raise unstable_files_error(state_path)
 
 

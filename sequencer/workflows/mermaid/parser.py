@@ -22,7 +22,7 @@ from sequencer.workflows.mermaid.chart import (
     parse_colors,
     read_link,
 )
-from sequencer.workflows.mermaid.complaints import ChartErrors
+from sequencer.workflows.mermaid.chart_errors import ChartErrors
 from sequencer.workflows.mermaid.scanner import ID_KINDS, SEPARATORS, Scanner
 from sequencer.workflows.mermaid.text import (
     SPACES,
