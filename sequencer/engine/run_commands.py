@@ -221,10 +221,10 @@ class RunCommands:
             DecisionRefused: an agent asks.
             TransitionRefused: the run does not allow it now, or its kind never does.
             UnknownName: there is no such node or question.
-            UsageRefused: a text is too long; see `MAX_CHARS`.
+            UsageRefused: see `RunCommand.ensure_texts`.
         """
+        command.ensure_texts()
         command = command.redact_texts(self._redact)
-        command.ensure_short_texts()
         self.kind.ensure_supported(command.verb)
         if isinstance(command, AnswerQuestion):
             require_graph(self._workflow)

@@ -7,6 +7,7 @@ Command line, web pages, MCP server, webhooks and library create the same values
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from sequencer.model.transitions import Fact
 
 _TEXTS = ("note", "text", "output", "reason", "value")
 """Fields with text that a person wrote."""
-MAX_CHARS = {"note": 2_000, "reason": MAX_REASON_CHARS, "text": 20_000}
+MAX_CHARS = {"note": 2_000, "output": inf, "reason": MAX_REASON_CHARS, "text": 20_000}
 """Limits for such fields: a text goes into a prompt, and reason and note into the head."""
 
 
@@ -46,15 +47,30 @@ class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
         }
         return replace(self, **texts) if texts else self
 
-    def ensure_short_texts(self) -> None:
-        """Refuse a text that is longer than `MAX_CHARS` allows."""
+    def ensure_texts(self) -> None:
+        """Refuse a text that is empty, not UTF-8, or longer than `MAX_CHARS` allows."""
         for name, limit in MAX_CHARS.items():
             text = getattr(self, name, None)
-            if text is not None and len(text) > limit:
-                raise UsageRefused(
-                    f"{self.verb}: the {name} has {len(text)} characters; the limit is {limit}",
-                    hint="write it to a file in the project, and name the file",
-                )
+            if text is None:
+                continue
+            problem = hint = None
+            if not isinstance(text, str) or not _is_utf8(text):
+                problem = "is not a text in UTF-8"
+            elif name in ("reason", "text") and not any(map(str.isprintable, text.strip())):
+                problem, hint = "is empty", "say something"
+            elif len(text) > limit:
+                problem = f"has {len(text)} characters; the limit is {limit}"
+                hint = "shorten it; a longer text can be in a file that this one names"
+            if problem is not None:
+                raise UsageRefused(f"{self.verb}: the {name} {problem}", hint=hint)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _NO_GATE = ("no gate is waiting", None)

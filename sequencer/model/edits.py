@@ -186,6 +186,8 @@ def _accept(
     _ensure_graph_position(head, edited_head)
     _ensure_no_decision(head, edited_head)
     _ensure_counters_can_grow(edited_head)
+    if edited_head.exit_reason != head.exit_reason and not _is_reason(edited_head.exit_reason):
+        raise EditRefused(f"exit_reason has more than {MAX_REASON_CHARS} characters")
     if edited_head.not_before != head.not_before:
         _ensure_date(edited_head.not_before)
         # A person means the date itself, no matter when it was set.

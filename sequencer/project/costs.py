@@ -17,6 +17,7 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import list_agent_steps
 from sequencer.project.project import Project
+from sequencer.project.schema import AGENT_KINDS
 from sequencer.workflows.registry import with_defaults
 
 REPORTS_TOKENS = frozenset({"codex", "gemini"})
@@ -91,6 +92,9 @@ def _choose_agents(project: Project, workflow: Workflow) -> Iterator[tuple[Step,
 def _explain_missing_cost(step: Step, name: str, executor: Executor) -> tuple[str, str] | None:
     """Return (reason, hint) if *executor* may never report the cost of *step*."""
     options = getattr(executor, "options", None)
+    if executor.kind not in AGENT_KINDS and not is_free(executor):
+        reason = "only its package knows whether it reports one"
+        return reason, "its package says is_free = True if it costs nothing"
     if executor.kind == "command" and not is_free(executor):
         reason = "a command's cost is known only if it writes it to its result file"
         return reason, f"write agents.{name}.free: true if it costs nothing"

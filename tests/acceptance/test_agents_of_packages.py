@@ -53,6 +53,11 @@ class Raises(Plain):
         raise RuntimeError("after the agent was paid")
 
 
+class Talks(Plain):
+    def perform(self, request, listener, cancellation):
+        return "done"
+
+
 class Slots:
     __slots__ = ()
     kind, supported_fields, problems, perform = "priced", frozenset(), Plain.problems, Plain.perform
@@ -70,6 +75,7 @@ MADE = {
     "free": lambda name, core: Free(),
     "shell": lambda name, core: Shell(name, CommandOptions(argv=("true",)), core),
     "raises": lambda name, core: Raises(),
+    "talks": lambda name, core: Talks(),
     "slots": lambda name, core: Slots(),
     "frozen": lambda name, core: Frozen(),
     "one": lambda name, core: ONE,
@@ -92,6 +98,8 @@ def priced(name, options, core):
         ("of: shell", 0),
         ("of: raises", 1),
         ("of: raises, free: true", 0),
+        ("of: talks", 1),
+        ("of: talks, free: true", 0),
         ("of: one", 1),
         ("of: slots", None),
         ("of: frozen", None),
@@ -102,7 +110,7 @@ def test_what_the_attempts_of_a_package_cost(
 ) -> None:
     installed.package("costs", {"executors": {"priced": "costs:priced"}}, costs=_KINDS_OF_COST)
     installed.settings(f"agents: {{mine: {{kind: priced, {options}}}}}\nagent: mine\n")
-    code = 2 if unpriced is None else int("raises" in options)
+    code = 2 if unpriced is None else int("raises" in options or "talks" in options)
     said = installed.run("run", "--max-steps", "1", code=code)
     if unpriced is None:
         assert "the package 'costs' failed: AttributeError" in said
@@ -110,6 +118,17 @@ def test_what_the_attempts_of_a_package_cost(
         return
     usage = json.loads(installed.run("status", "--json").splitlines()[0])["usage"]
     assert usage["unpriced"] == unpriced
+
+
+@pytest.mark.parametrize(("options", "is_warned"), [("of: plain", True), ("of: free", False)])
+def test_check_warns_of_a_package_that_may_never_report_its_cost(
+    installed: Installed, options: str, is_warned: bool
+) -> None:
+    installed.package("costs", {"executors": {"priced": "costs:priced"}}, costs=_KINDS_OF_COST)
+    settings = f"agents: {{mine: {{kind: priced, {options}}}}}\nagent: mine\n"
+    installed.settings(f"{settings}limits: {{cost_usd: 1}}\n")
+    said = installed.run("check")
+    assert ("agent 'mine' may never report its cost" in said) == is_warned
 
 
 @pytest.mark.parametrize("is_named", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
+import typing
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,14 @@ def test_the_members_of_a_run_are_listed(tmp_path: Path) -> None:
     controls = {name for name in vars(control) if not name.startswith("_")}
     controls -= {"do", "expire_waits"}
     assert set(words(members["commands"])) == controls
+
+
+def test_the_events_of_a_run_are_listed_with_their_fields() -> None:
+    listed = [words(row[0])[0] for row in table(section(LIBRARY, "Events"))]
+    kinds = typing.get_args(sequencer.events.RunEvent)
+    assert sorted(listed) == sorted(
+        f"{kind.__name__}({', '.join(kind.__struct_fields__)})" for kind in kinds
+    )
 
 
 def test_the_commands_of_a_run_are_listed() -> None:

@@ -44,6 +44,8 @@ def perform_by_agent(
         case Outcome():
             attempt.paid.append(outcome.usage)
         case _:
+            if not is_free(executor):
+                attempt.paid.append(attempt.agent_usage or Usage(unpriced=1))
             raise extensions.wrong_type_error(Outcome, outcome, extensions.EXECUTORS, executor.kind)
     if outcome.is_over_budget and not attempt.workflow.nodes:
         outcome = mark_budget_used_up(outcome, prepared_step.step, attempt.budget.cost_usd)

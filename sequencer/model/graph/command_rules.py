@@ -36,7 +36,7 @@ from sequencer.model.graph.record import Chain
 from sequencer.model.graph.source import describe_differences
 from sequencer.model.graph.transition import OpenTransition, resting_status
 from sequencer.model.head import Head
-from sequencer.model.sequence.gates import continue_command, ensure_not_empty
+from sequencer.model.sequence.gates import continue_command
 from sequencer.model.transitions import Event, Transition
 from sequencer.model.workflow import Workflow
 
@@ -106,7 +106,6 @@ def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: 
 
 def _tell(step: OpenTransition, *, command: Tell, by: str, outputs: Outputs) -> None:
     marking, text = step.marking, command.text
-    ensure_not_empty(text)
     if marking.status is not FlowStatus.RUNNING:
         raise TransitionRefused(f"tell: the run has ended as {marking.status}")
     noun = "task" if marking.graph.has_tasks else "node"

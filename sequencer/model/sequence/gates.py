@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, format_command
+from sequencer.errors import TransitionRefused, UnknownName, format_command
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.limits import format_utc_ms, is_past
 from sequencer.model.sequence.order import find_step_ref, newest_index, position_at
@@ -201,11 +201,8 @@ def send_feedback(
 
     Raises:
         TransitionRefused: see `open_gate`.
-        UsageRefused: the text is empty.
     """
     gate = open_gate(head, "feedback", token)
-    if not text.strip():
-        raise UsageRefused("feedback: the text is empty", hint="say what to change")
     answered = head.replace(gate=gate.replace(decision="feedback"))
     new_head = move_head(answered, at, target)
     return Transition(
@@ -220,10 +217,8 @@ def tell(
 
     Raises:
         TransitionRefused: no step would read it, or too many messages wait.
-        UsageRefused: the text is empty.
         UnknownName: the workflow has no such step.
     """
-    ensure_not_empty(text)
     if head.status is Status.COMPLETE:
         raise TransitionRefused(
             "tell: the run is complete, so no step would read it",
@@ -247,12 +242,6 @@ def tell(
     step = name or head.expected_step
     fact = Fact(Event.TOLD, step, head.step_index, head.token, head.attempt, record)
     return Transition(update_head(head, at).with_messages(messages), (fact,))
-
-
-def ensure_not_empty(text: str) -> None:
-    """Refuse *text* as a message if it is empty."""
-    if not text.strip():
-        raise UsageRefused("tell: the text is empty", hint="say what the step should know")
 
 
 def find_read_messages(

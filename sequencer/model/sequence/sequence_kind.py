@@ -510,6 +510,11 @@ class SequenceKind(Kind):
                 f"{command.verb}: the run goes from step to step, so it has no node {node!r}",
                 hint="leave the name out; the command is about the current step",
             )
+        if isinstance(command, Accept) and command.output is not None:
+            raise UsageRefused(
+                f"{command.verb}: only a node of a graph can get an output",
+                hint="leave it out; a note says why the step is accepted",
+            )
         at = format_utc_s(context.at)
         match command:
             case Accept() | Skip():

@@ -223,7 +223,8 @@ async def _read_form(request: Request) -> tuple[dict[str, str], int]:
         return {}, 408
     except (ClientDisconnect, ValueError):
         return {}, 400
-    return {name: values[-1] for name, values in form.items()}, 0
+    # A browser sends each line break as two characters (HTML: "Constructing the entry list").
+    return {name: values[-1].replace("\r\n", "\n") for name, values in form.items()}, 0
 
 
 def _is_page_request(request: Request) -> bool:

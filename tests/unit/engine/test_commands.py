@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sequencer.errors import SequencerError, UsageRefused
+from sequencer.errors import EditRefused, SequencerError, UsageRefused
 from sequencer.model.commands import (
     Accept,
     AnswerQuestion,
@@ -90,7 +91,36 @@ def test_a_text_that_is_too_long_is_refused(
     with pytest.raises(UsageRefused, match=f"has {limit + 1} characters; the limit is {limit}"):
         run.do(command, by="ann")
     assert run.head == before
-    make_command("x" * limit).ensure_short_texts()
+    make_command("x" * limit).ensure_texts()
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "\x01\x02", "bad\udcff", 5])
+@pytest.mark.parametrize("make_command", [Stop, Tell, Feedback, partial(AnswerQuestion, "q")])
+def test_a_text_that_nobody_can_read_is_refused(
+    tmp_path: Path, make_command: Callable[[Any], RunCommand], text: Any
+) -> None:
+    make_project(tmp_path, "procedure")
+    run = opened(tmp_path)
+    run.do(Skip("first"))
+    before = run.head
+    with pytest.raises(UsageRefused, match=r"is empty|is not a text in UTF-8"):
+        run.do(make_command(text), by="ann")
+    assert run.head == before
+
+
+def test_a_reason_that_is_set_has_the_same_limit(tmp_path: Path) -> None:
+    make_project(tmp_path, "procedure")
+    run = opened(tmp_path)
+    run.do(Stop("first"))
+    with pytest.raises(EditRefused, match="500 characters"):
+        run.do(SetField("exit_reason", "x" * 501))
+    assert run.do(SetField("exit_reason", "x" * 500)).head.exit_reason == "x" * 500
+
+
+def test_a_step_of_a_sequence_gets_no_output_by_hand(tmp_path: Path) -> None:
+    make_project(tmp_path, "procedure")
+    with pytest.raises(UsageRefused, match="only a node of a graph"):
+        opened(tmp_path).do(Accept(output="made by hand"))
 
 
 def test_a_secret_in_a_manual_edit_is_not_saved(tmp_path: Path) -> None:
