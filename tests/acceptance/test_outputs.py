@@ -141,6 +141,8 @@ def _plain(text: str, folder: Path) -> str:
     text = text.replace(str(folder), "PROJECT")
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", "TIME", text)
     text = re.sub(r"\b\d\d:\d\d(:\d\d)?\b", "TIME", text)
+    # Shown only if it was long enough.
+    text = re.sub(r" · (\d+ min )?\d+(\.\d+)? s of work", "", text)
     text = re.sub(r"\b(\d+ min )?\d+(\.\d+)? (s|ms|seconds?|minutes?)\b", "SPAN", text)
     text = re.sub(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\b[0-9a-f]{8,64}\b", "ID", text)
     text = re.sub(rf"\bby {re.escape(getpass.getuser())}\b", "by USER", text)

@@ -511,10 +511,7 @@ class SequenceKind(Kind):
                 hint="leave the name out; the command is about the current step",
             )
         if isinstance(command, Accept) and command.output is not None:
-            raise UsageRefused(
-                f"{command.verb}: only a node of a graph can get an output",
-                hint="leave it out; a note says why the step is accepted",
-            )
+            raise UsageRefused(f"{command.verb}: only a node of a graph can get an output")
         at = format_utc_s(context.at)
         match command:
             case Accept() | Skip():

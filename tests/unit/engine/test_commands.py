@@ -96,7 +96,7 @@ def test_a_text_that_is_too_long_is_refused(
 
 @pytest.mark.parametrize("text", ["", "  \n", "\x01\x02", "bad\udcff", 5])
 @pytest.mark.parametrize("make_command", [Stop, Tell, Feedback, partial(AnswerQuestion, "q")])
-def test_a_text_that_nobody_can_read_is_refused(
+def test_an_empty_or_unreadable_text_is_refused(
     tmp_path: Path, make_command: Callable[[Any], RunCommand], text: Any
 ) -> None:
     make_project(tmp_path, "procedure")
