@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -292,9 +292,12 @@ class ShownProject:
         Raises:
             ConfigurationError: see `open_project`.
         """
-        if self._project is None or self._looks != self._fingerprint_settings(self._project):
-            self._project = open_project(self.folder, config=self._config, acts=False, reads=True)
-            self._looks = self._fingerprint_settings(self._project)
+        open_now = partial(open_project, self.folder, config=self._config, acts=False, reads=True)
+        if self._project is None:
+            self._project = open_now()  # names the files to look at
+        if self._looks != (looks := self._fingerprint_settings(self._project)):
+            # Looked at before reading: a file that changes in between is read again next time.
+            self._project, self._looks = open_now(), looks
             self._rows.clear()
             self._names, self._remote_rows, self.diagnostics = None, {}, (0.0, [])
         return self._project
