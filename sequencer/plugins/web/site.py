@@ -400,7 +400,7 @@ class ShownProject:
         return self._row(self.project.settings, address)
 
     def _row(self, settings: Settings, address: str) -> RunRow:
-        entry = self._rows.get(address)
+        entry, opened = self._rows.get(address), self._project
         if not settings.store_kind.has_files:
             rows = self._remote.rows()
             if address not in rows:
@@ -416,6 +416,9 @@ class ShownProject:
         fingerprint = _fingerprint(run.store.state_path)
         if entry is None or entry[0] != fingerprint:
             entry = fingerprint, self._read_row(run, address, entry[1] if entry else None)
+            if self._project is not opened:
+                # Its settings changed meanwhile, and this row still has the old ones.
+                return self._row(self.settings, address)
             self._rows[address] = entry
         return entry[1]
 
