@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +55,7 @@ from sequencer.project.worktrees import WORKTREES, ensure_same_worktree
 from sequencer.store import folder as folders
 from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
-from sequencer.workflows.finding import flow_files
+from sequencer.workflows.finding import GraphFile, flow_files
 from sequencer.workflows.registry import with_defaults
 
 if TYPE_CHECKING:
@@ -383,8 +384,23 @@ class ResolvedRun(Struct, frozen=True, dict=True):
     def source(self) -> FlowSource | None:
         return self.given_source or find_run_source(self.project.settings, self.store, self.head)
 
+    def _load_chart(self) -> GraphFile | None:
+        """Return the run's chart as it is now; None: it has none, or it can't be read."""
+        source, settings = self.source, self.project.settings
+        if source is not None and source.file is not None:
+            with suppress(ConfigurationError):
+                path = settings.project_dir / source.file
+                return settings.registry.load(path, name=source.workflow.name)
+        return None
+
+    @cached_property
+    def _chart(self) -> GraphFile | None:
+        return self._load_chart()
+
     @cached_property
     def workflow(self) -> Workflow:
+        # Loaded before the workflow, so that a change in between is noticed.
+        _ = self._chart
         return workflow_of_run(self.project.settings, self.head, self.definition, self.source)
 
     @property
@@ -395,11 +411,10 @@ class ResolvedRun(Struct, frozen=True, dict=True):
 
     @property
     def is_current(self) -> bool:
-        source, settings = self.source, self.project.settings
-        if source is None or source.file is None:
+        if self.source is None or self.source.file is None:
             return True
-        path = settings.project_dir / source.file
-        return settings.registry.is_unchanged(path, name=source.workflow.name)
+        # The registry reads a changed file once, for whichever run asks first.
+        return (chart := self._load_chart()) is not None and chart is self._chart
 
     def performer(self, emit: Emit) -> Performer:
         """Return the performer for the run's steps.

@@ -230,11 +230,6 @@ class Registry:
         """
         return self._load(path, None, data)
 
-    def is_unchanged(self, path: Path, *, name: str | None = None) -> bool:
-        """Return whether the file *path* has not changed since it was loaded as *name*."""
-        cache_entry = self._read.get((path, name))
-        return cache_entry is not None and cache_entry[0] == _fingerprint(path)
-
     def _load(self, path: Path, name: str | None, data: bytes | None = None) -> GraphFile:
         from sequencer.workflows.finding import find_format, read_markdown_text  # noqa: PLC0415 - graphs only
 
