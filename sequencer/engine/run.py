@@ -330,9 +330,9 @@ class Run:
 
         *positions* are names, or numbers in the cycle from 0; none means every position.
         *on_ready* gets a function that asks this call to end, for a signal handler. *on_event*
-        gets all events, see `sequencer.events`. *step_index* is where mode async starts. *places*,
-        for graphs, is how many agents this process runs at once. If it *is_detached*, the
-        project's workers do the work, and this call returns immediately.
+        gets all events, objects of `sequencer.events`. *step_index* is where mode async starts.
+        *places*, for graphs, is how many agents this process runs at once. If it *is_detached*,
+        the project's workers do the work, and this call returns immediately.
 
         Raises: see `WorkLoop.work` and `RunCommands.begin`; each class of error has an exit code.
         """
