@@ -18,10 +18,11 @@ from sequencer.model.edits import MAX_REASON_CHARS
 from sequencer.model.head import Head
 from sequencer.model.transitions import Fact
 
-_TEXTS = ("note", "text", "output", "reason", "value")
-"""Fields with text that a person wrote."""
 MAX_CHARS = {"note": 2_000, "output": inf, "reason": MAX_REASON_CHARS, "text": 20_000}
-"""Limits for such fields: a text goes into a prompt, and reason and note into the head."""
+"""The fields with text that a person wrote, and their limits: a text goes into a prompt, and a
+reason or a note into the head."""
+_TEXTS = (*MAX_CHARS, "value")
+"""`SetField.value` may be text, too."""
 
 
 class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,12 +56,12 @@ class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
                 continue
             problem = hint = None
             if not isinstance(text, str) or not _is_utf8(text):
-                problem = "is not a text in UTF-8"
+                problem = "is not UTF-8 text"
             elif name in ("reason", "text") and not any(map(str.isprintable, text.strip())):
                 problem, hint = "is empty", "say something"
             elif len(text) > limit:
                 problem = f"has {len(text)} characters; the limit is {limit}"
-                hint = "shorten it; a longer text can be in a file that this one names"
+                hint = "shorten it, or write it to a file in the project and name the file here"
             if problem is not None:
                 raise UsageRefused(f"{self.verb}: the {name} {problem}", hint=hint)
 

@@ -94,7 +94,7 @@ def _explain_missing_cost(step: Step, name: str, executor: Executor) -> tuple[st
     options = getattr(executor, "options", None)
     if executor.kind not in AGENT_KINDS and not is_free(executor):
         reason = "only its package knows whether it reports one"
-        return reason, "its package says is_free = True if it costs nothing"
+        return reason, "if it costs nothing, its package has to say so: is_free = True"
     if executor.kind == "command" and not is_free(executor):
         reason = "a command's cost is known only if it writes it to its result file"
         return reason, f"write agents.{name}.free: true if it costs nothing"

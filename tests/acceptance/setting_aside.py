@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.clones import ENVIRONMENT, git
 from tests.unit.cli.calling import Called, call, project
 
@@ -13,6 +15,14 @@ STEPS = "[{name: one, text: One}, {name: two, text: Two}]"
 FIRST = "echo one >> notes; echo new > new; chmod +x tool; git add notes; rm gone"
 DIRT = "echo HALF >> notes; echo half > half; rm new; ln -s notes link; chmod -x tool; exit 1"
 SET_ASIDE = "the changes of this attempt were set aside on "
+
+
+@pytest.fixture(autouse=True)
+def people(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give git the name of a person."""
+    for name, value in ENVIRONMENT.items():
+        if name.startswith("GIT_"):
+            monkeypatch.setenv(name, value)
 
 
 def made(folder: Path, *acts: str, steps: str = STEPS, more: str = "") -> Path:

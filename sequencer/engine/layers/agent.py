@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from sequencer import extensions
 from sequencer.engine.allowance import smallest_limit
 from sequencer.engine.attempt import Attempt, PreparedStep
@@ -12,7 +14,8 @@ from sequencer.engine.records import (
     is_deciding_step,
     mark_budget_used_up,
 )
-from sequencer.executors.protocol import EVERY_EXECUTOR, StepRequest, is_free
+from sequencer.errors import PackageFailed
+from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, StepRequest, is_free
 from sequencer.model.outcome import Outcome, Usage
 
 
@@ -32,26 +35,30 @@ def perform_by_agent(
     attempt.agent_usage = None
     try:
         outcome = executor.perform(request, listener, attempt.cancellation)
+        match outcome:  # needs no call, unlike isinstance
+            case Outcome():
+                pass
+            case _:
+                _refuse_result(outcome, executor)
     except BaseException as error:
         fault = extensions.find_package_fault(error, extensions.EXECUTORS, executor.kind)
-        if (usage := attempt.agent_usage) is None and fault is not None and not is_free(executor):
+        is_of_package = fault is not None or isinstance(error, PackageFailed)
+        if (usage := attempt.agent_usage) is None and is_of_package and not is_free(executor):
             usage = Usage(unpriced=1)
         attempt.paid.extend([] if usage is None else [usage])
         if fault is None:
             raise
         raise fault from error
-    match outcome:  # needs no call, unlike isinstance
-        case Outcome():
-            attempt.paid.append(outcome.usage)
-        case _:
-            if not is_free(executor):
-                attempt.paid.append(attempt.agent_usage or Usage(unpriced=1))
-            raise extensions.wrong_type_error(Outcome, outcome, extensions.EXECUTORS, executor.kind)
+    attempt.paid.append(outcome.usage)
     if outcome.is_over_budget and not attempt.workflow.nodes:
         outcome = mark_budget_used_up(outcome, prepared_step.step, attempt.budget.cost_usd)
     if outcome.session_fault and attempt.session is None:
         outcome = outcome.replace(session_fault=None)
     attempt.outcome = outcome
+
+
+def _refuse_result(result: object, executor: Executor) -> NoReturn:
+    raise extensions.wrong_type_error(Outcome, result, extensions.EXECUTORS, executor.kind)
 
 
 def _request(attempt: Attempt, prepared_step: PreparedStep, recipient: str) -> StepRequest:

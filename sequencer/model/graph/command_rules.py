@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
+from sequencer.errors import TransitionRefused, UnknownName
 from sequencer.errors import format_command as typed_line
 from sequencer.model.command_rules import other_kind_error
 from sequencer.model.commands import (
@@ -68,7 +68,6 @@ def answer_value(node: Node, answer: str) -> str:
     """Return the value of *answer* to the question of *node*.
 
     Raises:
-        UsageRefused: it is empty.
         UnknownName: it is not one of the options.
     """
     text = answer.strip()
@@ -78,8 +77,6 @@ def answer_value(node: Node, answer: str) -> str:
     if node.options and not node.allows_custom_input:
         known_values = [option.value for option in node.options]
         raise UnknownName("answer", text[:80], known_values, where=f"node {node.id!r}")
-    if not text:
-        raise UsageRefused("answer: the text is empty", hint="say something")
     return answer
 
 

@@ -39,35 +39,25 @@ def _read_token(form: Form) -> int:
     return token
 
 
-def _read_text(form: Form, field: str) -> str:
-    text = form.get("text", "").strip()
-    if not text:
-        raise UsageRefused(f"the form has no {field}", hint="go back and write it")
-    return text
+def _read_text(form: Form) -> str:
+    return form.get("text", "").strip()
 
 
 def make_command(word: str, text: str, token: int, node: str = "") -> RunCommand:
     """Return the command for the decision *word* on the gate or question with *token*.
 
     approve and reject may have a *text*; feedback and answer need one. answer also needs a *node*.
-
-    Raises:
-        UsageRefused: the text is missing.
     """
     if word in ("approve", "reject"):
         return (Approve if word == "approve" else Reject)(text or None, token)
-    if not text.strip():
-        raise UsageRefused(f"{word}: the text is missing", hint="write it")
     return Feedback(text, token) if word == "feedback" else AnswerQuestion(node, text, token)
 
 
 def _make_command_builder(word: str) -> Callable[[Form], RunCommand]:
     def of(form: Form) -> RunCommand:
-        text = form.get("text", "")
-        if word == "feedback":
-            text = _read_text(form, "feedback")
-        elif word == "answer":
-            text = form.get("value") or _read_text(form, "answer")
+        text = _read_text(form)
+        if word == "answer":
+            text = form.get("value") or text
         return make_command(word, text, _read_token(form), form.get("node", ""))
 
     return of
@@ -78,7 +68,7 @@ COMMANDS: Mapping[str, Callable[[Form], RunCommand]] = {
     "pause": lambda _: Pause(),
     "resume": lambda _: Resume(),
     "stop": lambda form: Stop(form.get("text") or None),
-    "tell": lambda form: Tell(_read_text(form, "message"), form.get("node") or None),
+    "tell": lambda form: Tell(_read_text(form), form.get("node") or None),
     "adopt": lambda _: Adopt(),
     "retry": lambda form: RetryNow(form.get("node") or None),
 }

@@ -266,7 +266,7 @@ class ShownProject:
         *config* is its configuration file; None: search for it.
         """
         self.folder, self.address, self._config = folder, address, config
-        self._looks: object = None
+        self._settings_fingerprint: object = None
         self._project: Project | None = None
         self._rows: dict[str, tuple[object, RunRow]] = {}
         self._stories: dict[str, RunStory] = {}
@@ -295,9 +295,9 @@ class ShownProject:
         open_now = partial(open_project, self.folder, config=self._config, acts=False, reads=True)
         if self._project is None:
             self._project = open_now()  # names the files to look at
-        if self._looks != (looks := self._fingerprint_settings(self._project)):
+        if self._settings_fingerprint != (fingerprint := self._fingerprint_settings(self._project)):
             # Looked at before reading: a file that changes in between is read again next time.
-            self._project, self._looks = open_now(), looks
+            self._project, self._settings_fingerprint = open_now(), fingerprint
             self._rows.clear()
             self._names, self._remote_rows, self.diagnostics = None, {}, (0.0, [])
         return self._project

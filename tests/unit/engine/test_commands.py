@@ -65,6 +65,17 @@ def test_a_secret_written_by_a_person_is_saved_nowhere(tmp_path: Path, command: 
     assert SECRET not in "".join(written)
 
 
+def ensure_refused(folder: Path, command: RunCommand, message: str) -> None:
+    """Check that *command* is refused with *message* and changes nothing."""
+    make_project(folder, "procedure")
+    run = opened(folder)
+    run.do(Skip("first"))
+    before = run.head
+    with pytest.raises(UsageRefused, match=message):
+        run.do(command, by="ann")
+    assert run.head == before
+
+
 @pytest.mark.parametrize(
     ("make_command", "limit"),
     [
@@ -83,14 +94,8 @@ def test_a_secret_written_by_a_person_is_saved_nowhere(tmp_path: Path, command: 
 def test_a_text_that_is_too_long_is_refused(
     tmp_path: Path, make_command: Callable[[str], RunCommand], limit: int
 ) -> None:
-    make_project(tmp_path, "procedure")
-    run = opened(tmp_path)
-    run.do(Skip("first"))
-    before = run.head
-    command = make_command("x" * (limit + 1))
-    with pytest.raises(UsageRefused, match=f"has {limit + 1} characters; the limit is {limit}"):
-        run.do(command, by="ann")
-    assert run.head == before
+    message = f"has {limit + 1} characters; the limit is {limit}"
+    ensure_refused(tmp_path, make_command("x" * (limit + 1)), message)
     make_command("x" * limit).ensure_texts()
 
 
@@ -99,13 +104,7 @@ def test_a_text_that_is_too_long_is_refused(
 def test_an_empty_or_unreadable_text_is_refused(
     tmp_path: Path, make_command: Callable[[Any], RunCommand], text: Any
 ) -> None:
-    make_project(tmp_path, "procedure")
-    run = opened(tmp_path)
-    run.do(Skip("first"))
-    before = run.head
-    with pytest.raises(UsageRefused, match=r"is empty|is not a text in UTF-8"):
-        run.do(make_command(text), by="ann")
-    assert run.head == before
+    ensure_refused(tmp_path, make_command(text), "is empty|is not UTF-8 text")
 
 
 def test_a_reason_that_is_set_has_the_same_limit(tmp_path: Path) -> None:

@@ -23,17 +23,13 @@ from tests.acceptance.setting_aside import (
     files_of,
     made,
     one_step,
+    people,
     refs,
     worktree,
 )
-from tests.clones import ENVIRONMENT, git
+from tests.clones import git
 
-
-@pytest.fixture(autouse=True)
-def people(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ENVIRONMENT.items():
-        if name.startswith("GIT_"):
-            monkeypatch.setenv(name, value)
+__all__ = ["people"]
 
 
 class Attempt:

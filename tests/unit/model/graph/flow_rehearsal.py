@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import assume
 
 from sequencer import Fact, Head, NodeKind, Outcome, OutcomeStatus, RunLimits
@@ -59,6 +60,25 @@ def ensure_same(one: Marking, other: Marking) -> None:
     assert live[0] == live[1]
 
 
+def with_document(
+    documents: dict[str, bytes], written: StoredMarking, chain: Chain
+) -> dict[str, bytes]:
+    """Return *documents* after what was *written*: a whole one replaces the older ones."""
+    if written.document is None:
+        return documents
+    name, data = written.document
+    if written.is_whole:
+        documents = {k: v for k, v in documents.items() if k in {name, *chain.names}}
+    return {**documents, name: data}
+
+
+def split_records(monkeypatch: pytest.MonkeyPatch, inline: int, since: int, shortest: int) -> None:
+    """Let markings be stored in parts of these sizes, in bytes and operations."""
+    monkeypatch.setattr(flow_record, "INLINE_BYTES", inline)
+    monkeypatch.setattr(flow_record, "SINCE_BYTES", since)
+    monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", shortest)
+
+
 class Rehearsal:
     """One run of a case."""
 
@@ -92,12 +112,7 @@ class Rehearsal:
         written = flow_record.write(
             marking, resting_status(step.marking), self.head.flow, chain, step.editor.operations
         )
-        if written.document is not None:
-            name, data = written.document
-            if written.is_whole:
-                kept = {name, *chain.names}
-                self.documents = {k: v for k, v in self.documents.items() if k in kept}
-            self.documents[name] = data
+        self.documents = with_document(self.documents, written, chain)
         # What is read is what any other process would read.
         text = made.head.replace(flow=written.flow).model_dump_json()
         self.head = Head.model_validate_json(text)

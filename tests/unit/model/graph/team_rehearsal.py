@@ -36,7 +36,7 @@ from sequencer.model.kind import Capacity
 from sequencer.plugins.teams.graphs import build_task_workflow, expand_by_tasks
 from sequencer.plugins.teams.team import Task
 from tests.contract.store_cases import STRANGER, new_head
-from tests.unit.model.graph.flow_rehearsal import ensure_same
+from tests.unit.model.graph.flow_rehearsal import ensure_same, with_document
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARTS = ("ok", "ok", "ok", "ok", "fail", "retry", "no", "no-fix", "grow", "release", "die")
@@ -144,12 +144,7 @@ class TeamRehearsal:
         written = flow_record.write(
             marking, resting_status(marking), flow, chain, step.editor.operations
         )
-        if written.document is not None:
-            name, data = written.document
-            if written.is_whole:
-                kept = {name, *chain.names}
-                self.documents = {k: v for k, v in self.documents.items() if k in kept}
-            self.documents[name] = data
+        self.documents = with_document(self.documents, written, chain)
         text = made.head.replace(flow=written.flow).model_dump_json(exclude_defaults=True)
         self.head = Head.model_validate_json(text)
         for operation in step.editor.operations:

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from sequencer import Event, Graph
-from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.marking import FlowStatus
 from sequencer.workflows.simulate import Replay, simulate
 from tests.property.amounts import for_all
 from tests.unit.model.graph.flow_oracle import Oracle
-from tests.unit.model.graph.flow_rehearsal import Rehearsal
+from tests.unit.model.graph.flow_rehearsal import Rehearsal, split_records
 from tests.unit.model.graph.random_flows import Case, cases
 
 EXAMPLES = 500
@@ -167,9 +166,7 @@ def test_the_transitions_of_real_runs_take_the_same_path() -> None:
 def test_a_flow_record_is_read_as_written_however_it_was_split(
     monkeypatch: pytest.MonkeyPatch, inline: int, since: int, shortest: int
 ) -> None:
-    monkeypatch.setattr(flow_record, "INLINE_BYTES", inline)
-    monkeypatch.setattr(flow_record, "SINCE_BYTES", since)
-    monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", shortest)
+    split_records(monkeypatch, inline, since, shortest)
     seen: Counter[str] = Counter()
 
     def check(case: Case) -> None:

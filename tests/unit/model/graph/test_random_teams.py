@@ -9,9 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 from sequencer import Graph
-from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.marking import FlowStatus
 from tests.property.amounts import for_all
+from tests.unit.model.graph.flow_rehearsal import split_records
 from tests.unit.model.graph.team_rehearsal import (
     MAX_HEAD_BYTES,
     PARTS,
@@ -132,9 +132,7 @@ def test_every_state_is_read_as_it_was_saved() -> None:
 def test_every_state_is_read_as_it_was_saved_however_it_was_split(
     monkeypatch: pytest.MonkeyPatch, inline: int, since: int, shortest: int
 ) -> None:
-    monkeypatch.setattr(flow_record, "INLINE_BYTES", inline)
-    monkeypatch.setattr(flow_record, "SINCE_BYTES", since)
-    monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", shortest)
+    split_records(monkeypatch, inline, since, shortest)
 
     def check(seed: int, size: int, workers: int) -> None:
         check_anything(seed, size, workers, Counter())

@@ -6,8 +6,6 @@ Run with ``pytest -m mermaid``, as the comparison of graphs, which installs the 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.plugins.drawing.mermaid import add_state_classes, format_view_chart
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, of, view
-from tests.unit.workflows.mermaid_peer.asking import ask
+from tests.unit.workflows.mermaid_peer.asking import ask, installed_peer
 
 pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(300)]
 
@@ -30,13 +28,7 @@ STATES = [state for state in NodeState if state is not NodeState.PENDING]
 
 @pytest.fixture(scope="module")
 def peer(pytestconfig: pytest.Config) -> Path:
-    """Return the folder with the package that the comparison of graphs uses."""
-    named = os.environ.get("SEQUENCER_TEST_MERMAID")
-    folder = Path(named) if named else pytestconfig.cache.mkdir("mermaid")
-    if not (shutil.which("node") and (folder / "node_modules" / "mermaid").is_dir()):
-        pytest.skip("no Mermaid package; test_against_mermaid.py installs it")
-    shutil.copy(HERE / "classes.mjs", folder)
-    return folder
+    return installed_peer(pytestconfig, "classes.mjs")
 
 
 def answers(peer: Path, texts: list[str]) -> list[dict[str, Any]]:

@@ -6,14 +6,13 @@ Run with ``pytest -m mermaid``, as the comparison of graphs, which installs the 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from sequencer.workflows.flowfile.reader import load_flow
+from tests.unit.workflows.mermaid_peer.asking import installed_peer
 
 pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(120)]
 
@@ -24,13 +23,7 @@ FLOWS = HERE.parents[3] / "examples" / "flows"
 
 @pytest.fixture
 def peer(pytestconfig: pytest.Config) -> Path:
-    """Return the folder with the package that the comparison of graphs uses."""
-    named = os.environ.get("SEQUENCER_TEST_MERMAID")
-    folder = Path(named) if named else pytestconfig.cache.mkdir("mermaid")
-    if not (shutil.which("node") and (folder / "node_modules" / "mermaid").is_dir()):
-        pytest.skip("no Mermaid package; test_against_mermaid.py installs it")
-    shutil.copy(HERE / "peer.mjs", folder)
-    return folder
+    return installed_peer(pytestconfig, "peer.mjs")
 
 
 def test_the_record_of_the_examples_matches_mermaid(peer: Path) -> None:
